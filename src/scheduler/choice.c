@@ -86,7 +86,7 @@ block_role(DispatchRound *round, QueueGroup *group, const Role *role)
 	BlockedRole *entry = palloc(sizeof(BlockedRole));
 
 	entry->role = *role;
-	entry->group_role = group->lane->role;
+	entry->group_role = group->role;
 	entry->group_role->oid = role->oid;
 	entry->group_role->limited = role->database_limit >= 0;
 	entry->demand = role_line_block(group, round->now);
@@ -388,7 +388,7 @@ fail_group(DispatchRound *round, QueueGroup *group, const Role *role)
 	round->failed += count;
 	round->dropped |= count > 0;
 	if (count == 0)
-		order_skip_role(group->lane->role);
+		order_skip_role(group->role);
 	else if (!strict_awaits(round, group, first))
 		order_skip(group);
 }
@@ -400,8 +400,11 @@ consider_group(DispatchRound *round, const TaskTable *table, QueueGroup *group)
 	bool refused = refused_has(group->places[group->next], round->now.mono);
 	Role role;
 
-	if (strict_keeps(round, group, refused))
+	if (refused && queue_rule(group->queue)->strict)
+	{
+		strict_hold(group->queue, round->now.mono);
 		return;
+	}
 	if (refused || is_chosen(round, group->places[group->next].id))
 	{
 		skip_first_task(group, round->now);

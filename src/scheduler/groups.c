@@ -215,8 +215,8 @@ forget_group(QueueGroup *group)
 	dlist_delete(&group->node);
 	grouptable_delete(groups.table, &group->key);
 	order_detach(group);
-	group->lane->ngroups--;
-	lane_release(group->lane);
+	group->role->ngroups--;
+	order_release_role(group->role);
 	queue_count(queue, -1, 0);
 	group->next = group->count = 0;
 	free_places(group);
@@ -241,7 +241,7 @@ static QueueGroup *
 add_group(const TaskGroup *key)
 {
 	QueueState *queue = queue_find_or_add(key->queue);
-	GroupLane *lane = lane_find_or_add(queue, key->role);
+	GroupRole *role = order_find_or_add_role(key->role);
 	QueueGroup *volatile added = NULL;
 	QueueGroup *group;
 
@@ -252,12 +252,12 @@ add_group(const TaskGroup *key)
 		added = MemoryContextAllocZero(groups.members, sizeof(QueueGroup));
 		added->key = *key;
 		added->key.queue = queue->name;
-		added->key.role = lane->role->name;
+		added->key.role = role->name;
 		(void) insert_group(groups.table, &added->key);
 	}
 	PG_CATCH();
 	{
-		lane_release(lane);
+		order_release_role(role);
 		if (added)
 			pfree(added);
 		PG_RE_THROW();
@@ -266,12 +266,13 @@ add_group(const TaskGroup *key)
 	/* nothing fails from here on */
 	group = added;
 	group->queue = queue;
-	group->lane = lane;
+	group->role = role;
+	queue->role = queue->groups == 0 || queue->role == role ? role : NULL;
 	group->places = &group->one;
 	group->size = 1;
 	group->read_position = (TaskPlace){PG_INT64_MIN, PG_INT64_MIN};
 	group->exhausted = true;
-	lane->ngroups++;
+	role->ngroups++;
 	queue_count(queue, 1, 0);
 	dlist_push_tail(&groups.all, &group->node);
 	return group;
@@ -599,16 +600,4 @@ groups_task_ended(QueueState *queue)
 {
 	queue_count(queue, 0, -1);
 	order_open(queue);
-}
-
-/* The rule of the queue of this name has changed, or that of any queue (NULL). */
-void
-groups_rule_changed(const char *name)
-{
-	QueueState *queue = name ? queue_find(name) : NULL;
-
-	if (name == NULL)
-		order_open_all();
-	else if (queue)
-		order_open(queue);
 }

@@ -41,6 +41,5 @@ extern void groups_task_ended(QueueState *queue);
 extern void groups_rewind(QueueGroup *group, TaskPlace place);
 extern void groups_read_again(QueueGroup *group, TaskPlace place);
 extern void groups_claimed(QueueGroup *group, TaskPlace place, bool claimed);
-extern void groups_rule_changed(const char *name);
 
 #endif /* PG_TASK_GROUPS_H */

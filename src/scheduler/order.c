@@ -8,13 +8,13 @@
  * recently is the next.  With aging, priority and dt are one sum, which does not change while a
  * task waits: that is why it can be kept in heaps.
  *
- * The groups of one queue and one role that have a due row are a lane, a heap.  Of the lanes of a
- * queue the first one is ready, and the others wait in a heap behind it.  The ready lanes of a role
- * are a heap, by their first groups, and so are the roles: so a role without a free executor is
- * skipped in one step, however many of its tasks wait.  Then lanes of other roles come first in the
- * queues in which some wait.
+ * Of the groups of a queue that have a due row the first one is ready, and the others wait in a
+ * heap behind it.  The ready groups of a role are a heap, and so are the roles, by their first
+ * groups: so a role without a free executor is skipped in one step, in however many queues its
+ * tasks wait.  Where groups of other roles wait behind its own, these make way for them.  In a
+ * strict queue they do not: nothing overtakes its first task.
  *
- * A queue that may not start a task is closed: all of its lanes wait, until its time has come, one
+ * A queue that may not start a task is closed: all of its groups wait, until its time has come, one
  * of its tasks ends, or another group becomes its first.
  *
  * The groups whose next row is not due are a heap by their times.  The order outlives the turn of
@@ -53,11 +53,10 @@ typedef struct RoleEntry
 static struct
 {
 	MemoryContext context;	   /* of roles */
-	MemoryContext lanes;	   /* of GroupLane alone */
 	int64 aging;			   /* time that is worth one priority (us); 0: none is */
 	roletable_hash *table;	   /* all roles that have groups */
-	pairingheap roles;		   /* those that have a ready lane, and are not skipped */
-	dlist_head skipped_roles;  /* until the next round, or set aside: see role_line.c */
+	pairingheap roles;		   /* those that have a ready group, and are not skipped */
+	dlist_head skipped_roles;  /* and those that wait in line: see role_line.c */
 	pairingheap closed;		   /* closed queues, by the time when they are opened */
 	pairingheap future;		   /* groups whose next row is not due, by its dt */
 	dlist_head skipped_groups; /* until the next round */
@@ -82,18 +81,11 @@ order_places_ascend(TaskPlace read_position, const TaskPlace *places, int count)
 	return count == 0 || order_compare_places(&read_position, &places[0]) < 0;
 }
 
-/* The first group of a lane that has one that is ready. */
+/* The first of the ready groups of a role that has one. */
 static inline QueueGroup *
-order_first_group(const GroupLane *lane)
+first_of_role(const GroupRole *role)
 {
-	return pairingheap_container(QueueGroup, order, lane->groups.ph_root);
-}
-
-/* The first lane of a role that has one that is ready. */
-static inline GroupLane *
-order_first_lane(const GroupRole *role)
-{
-	return pairingheap_container(GroupLane, order, role->lanes.ph_root);
+	return pairingheap_container(QueueGroup, order, role->groups.ph_root);
 }
 
 /*
@@ -129,12 +121,12 @@ order_key(const QueueGroup *group)
 	return order_key_at(&group->key, group->queue->turn, place);
 }
 
-/* Compare the first groups of two lanes: positive if the first task of "a" starts first. */
+/* Compare two groups of different queues: positive if the first task of "a" starts first. */
 static int
-compare_lanes_of_queues(const GroupLane *a, const GroupLane *b)
+compare_of_queues(const QueueGroup *a, const QueueGroup *b)
 {
-	OrderKey left = order_key(order_first_group(a));
-	OrderKey right = order_key(order_first_group(b));
+	OrderKey left = order_key(a);
+	OrderKey right = order_key(b);
 
 	return order_compare_keys(&left, &right);
 }
@@ -160,36 +152,25 @@ order_compare_in_queue(const QueueGroup *a, const QueueGroup *b)
 }
 
 static int
-compare_in_lane(const pairingheap_node *a, const pairingheap_node *b,
+compare_waiting(const pairingheap_node *a, const pairingheap_node *b,
 				void *arg pg_attribute_unused())
 {
 	return order_compare_in_queue(pairingheap_const_container(QueueGroup, order, a),
 								  pairingheap_const_container(QueueGroup, order, b));
 }
 
-/* Compare the first groups of two lanes of one queue: positive if "a" comes first. */
 static int
-compare_lanes_in_queue(const pairingheap_node *a, const pairingheap_node *b,
-					   void *arg pg_attribute_unused())
+compare_ready(const pairingheap_node *a, const pairingheap_node *b, void *arg pg_attribute_unused())
 {
-	return order_compare_in_queue(
-		order_first_group(pairingheap_const_container(GroupLane, order, a)),
-		order_first_group(pairingheap_const_container(GroupLane, order, b)));
-}
-
-static int
-compare_lanes(const pairingheap_node *a, const pairingheap_node *b, void *arg pg_attribute_unused())
-{
-	return compare_lanes_of_queues(pairingheap_const_container(GroupLane, order, a),
-								   pairingheap_const_container(GroupLane, order, b));
+	return compare_of_queues(pairingheap_const_container(QueueGroup, order, a),
+							 pairingheap_const_container(QueueGroup, order, b));
 }
 
 static int
 compare_roles(const pairingheap_node *a, const pairingheap_node *b, void *arg pg_attribute_unused())
 {
-	return compare_lanes_of_queues(
-		order_first_lane(pairingheap_const_container(GroupRole, order, a)),
-		order_first_lane(pairingheap_const_container(GroupRole, order, b)));
+	return compare_of_queues(first_of_role(pairingheap_const_container(GroupRole, order, a)),
+							 first_of_role(pairingheap_const_container(GroupRole, order, b)));
 }
 
 /* Positive if "a" is opened first. */
@@ -221,8 +202,6 @@ order_create(MemoryContext context, int64 aging)
 {
 	memset(&order, 0, sizeof(order));
 	order.context = context;
-	order.lanes =
-		SlabContextCreate(context, "pg_task lanes", SLAB_DEFAULT_BLOCK_SIZE, sizeof(GroupLane));
 	order.aging = aging;
 	order.table = roletable_create(context, 16, NULL);
 	order.roles.ph_compare = compare_roles;
@@ -233,11 +212,14 @@ order_create(MemoryContext context, int64 aging)
 	order.now.wall = PG_INT64_MIN;
 }
 
-/* ---- roles and lanes ---- */
+/* ---- roles, and the first groups of queues ---- */
 
-/* Return the role with this name.  It is added if it is not known. */
-static GroupRole *
-find_or_add_role(const char *name)
+/*
+ * Return the role with this name.  It is added if it is not known, and released again if no group
+ * of it is added.
+ */
+GroupRole *
+order_find_or_add_role(const char *name)
 {
 	RoleEntry *entry = roletable_lookup(order.table, unconstify(char *, name));
 	GroupRole *role;
@@ -247,9 +229,9 @@ find_or_add_role(const char *name)
 	name = MemoryContextStrdup(order.context, name);
 	role = MemoryContextAllocZero(order.context, sizeof(GroupRole));
 	role->name = (char *) name;
-	role->lanes.ph_compare = compare_lanes;
+	role->groups.ph_compare = compare_ready;
 	dlist_init(&role->with_behind);
-	dlist_init(&role->skipped_lanes);
+	dlist_init(&role->yielded);
 	entry = insert_role(order.table, role->name);
 	entry->role = role;
 	return role;
@@ -269,199 +251,183 @@ order_find_role(Oid oid)
 	return NULL;
 }
 
-/*
- * Return the lane of this queue and role.  A loop over the lanes of the queue.  If memory runs out,
- * a role without lanes may remain, which its next lane uses.
- */
-GroupLane *
-lane_find_or_add(QueueState *queue, const char *name)
-{
-	GroupRole *role = find_or_add_role(name);
-	GroupLane *lane;
-	dlist_iter iter;
-
-	dlist_foreach(iter, &queue->lanes)
-	{
-		lane = dlist_container(GroupLane, queue_node, iter.cur);
-		if (lane->role == role)
-			return lane;
-	}
-	lane = MemoryContextAllocZero(order.lanes, sizeof(GroupLane));
-	lane->queue = queue;
-	lane->role = role;
-	lane->groups.ph_compare = compare_in_lane;
-	queue->waiting.ph_compare = compare_lanes_in_queue;
-	role->nlanes++;
-	dlist_push_tail(&queue->lanes, &lane->queue_node);
-	return lane;
-}
-
-/* Free a lane, and its role, if no group is left in it. */
+/* Free a role if no group is left of it. */
 void
-lane_release(GroupLane *lane)
+order_release_role(GroupRole *role)
 {
-	GroupRole *role = lane->role;
-
-	if (lane->ngroups > 0)
+	if (role->ngroups > 0)
 		return;
-	Assert(lane->state == LANE_AT_REST);
-	dlist_delete(&lane->queue_node);
-	pfree(lane);
-	if (--role->nlanes == 0)
-	{
-		if (role->skipped)
-			dlist_delete(&role->skipped_node);
-		Assert(!role->ready);
-		roletable_delete(order.table, role->name);
-		pfree(role->name);
-		pfree(role);
-	}
+	Assert(pairingheap_is_empty(&role->groups) && dlist_is_empty(&role->yielded));
+	if (role->skip != ROLE_NOT_SKIPPED)
+		dlist_delete(&role->skipped_node);
+	roletable_delete(order.table, role->name);
+	pfree(role->name);
+	pfree(role);
 }
 
-/* Remove a role from the heap of roles: its lanes are about to change. */
+/* Remove a role from the heap of roles, if it is there: its first group is about to change. */
 static void
 unlink_role(GroupRole *role)
 {
-	if (role->ready)
+	if (role->skip == ROLE_NOT_SKIPPED && !pairingheap_is_empty(&role->groups))
 		pairingheap_remove(&order.roles, &role->order);
-	role->ready = false;
 }
 
-/* Put a role into the heap of roles, if it has a lane that is ready. */
+/* Put a role into the heap of roles, if it has a group that is ready and is not skipped. */
 static void
 link_role(GroupRole *role)
 {
-	Assert(!role->ready);
-	role->ready = !role->skipped && !pairingheap_is_empty(&role->lanes);
-	if (role->ready)
+	if (role->skip == ROLE_NOT_SKIPPED && !pairingheap_is_empty(&role->groups))
 		pairingheap_add(&order.roles, &role->order);
 }
 
-/* A lane with a group that is ready is the first one of its queue: put it into its role's heap. */
+/* A group is the first one of its queue: put it into its role's heap. */
 static void
-begin_ready(GroupLane *lane)
+begin_ready(QueueGroup *group)
 {
-	GroupRole *role = lane->role;
-	bool first = pairingheap_is_empty(&role->lanes) ||
-				 compare_lanes_of_queues(lane, order_first_lane(role)) > 0;
+	GroupRole *role = group->role;
+	bool first =
+		pairingheap_is_empty(&role->groups) || compare_of_queues(group, first_of_role(role)) > 0;
 
-	Assert(lane->state == LANE_AT_REST && lane->queue->first == NULL);
-	lane->state = LANE_READY;
-	lane->queue->first = lane;
+	Assert(group->state == GROUP_AT_REST && group->queue->first == NULL);
+	group->state = GROUP_READY;
+	group->queue->first = group;
 	if (first)
 		unlink_role(role);
-	pairingheap_add(&role->lanes, &lane->order);
+	pairingheap_add(&role->groups, &group->order);
 	if (first)
 		link_role(role);
 }
 
-/* Remove a lane from where it is. */
+/* A group is not ready any more. */
 static void
-remove_lane(GroupLane *lane)
+end_ready(QueueGroup *group)
 {
-	GroupRole *role = lane->role;
-	bool first = !pairingheap_is_empty(&role->lanes) && order_first_lane(role) == lane;
+	GroupRole *role = group->role;
+	bool first = first_of_role(role) == group;
 
-	switch (lane->state)
+	group->queue->first = NULL;
+	if (group->has_behind)
+		dlist_delete(&group->listed);
+	group->has_behind = false;
+	if (first)
+		unlink_role(role);
+	pairingheap_remove(&role->groups, &group->order);
+	if (first)
+		link_role(role);
+}
+
+/* Remove a group from where it is; choose_first follows if it was ready or waited. */
+static void
+remove_group(QueueGroup *group)
+{
+	switch (group->state)
 	{
-		case LANE_READY:
-			lane->queue->first = NULL;
-			if (lane->has_behind)
-				dlist_delete(&lane->role_node);
-			lane->has_behind = false;
-			if (first)
-				unlink_role(role);
-			pairingheap_remove(&role->lanes, &lane->order);
-			if (first)
-				link_role(role);
+		case GROUP_READY:
+			end_ready(group);
 			break;
-		case LANE_WAITING:
-			pairingheap_remove(&lane->queue->waiting, &lane->order);
+		case GROUP_WAITING:
+			pairingheap_remove(&group->queue->waiting, &group->order);
 			break;
-		case LANE_SKIPPED:
-			dlist_delete(&lane->role_node);
+		case GROUP_FUTURE:
+			pairingheap_remove(&order.future, &group->order);
 			break;
-		case LANE_AT_REST:
+		case GROUP_YIELDED:
+		case GROUP_SKIPPED:
+			dlist_delete(&group->listed);
+			break;
+		case GROUP_AT_REST:
 			break;
 	}
-	lane->state = LANE_AT_REST;
+	group->state = GROUP_AT_REST;
 }
 
-/* Have a lane wait behind the first one of its queue. */
+/* Have a group wait behind the first one of its queue. */
 static void
-begin_waiting(GroupLane *lane)
+begin_waiting(QueueGroup *group)
 {
-	Assert(lane->state == LANE_AT_REST);
-	lane->state = LANE_WAITING;
-	pairingheap_add(&lane->queue->waiting, &lane->order);
+	Assert(group->state == GROUP_AT_REST);
+	group->state = GROUP_WAITING;
+	group->queue->waiting.ph_compare = compare_waiting;
+	pairingheap_add(&group->queue->waiting, &group->order);
 }
 
-/* Put a lane aside until its role is not skipped any more. */
+/* Have a group make way for others until its role is not skipped any more. */
 static void
-begin_skipped(GroupLane *lane)
+yield_group(QueueGroup *group)
 {
-	Assert(lane->state == LANE_AT_REST && lane->role->skipped);
-	lane->state = LANE_SKIPPED;
-	dlist_push_tail(&lane->role->skipped_lanes, &lane->role_node);
+	remove_group(group);
+	group->state = GROUP_YIELDED;
+	dlist_push_tail(&group->role->yielded, &group->listed);
+}
+
+/* Is the next row of the group due, by the time of the round? */
+static inline bool
+is_due(const QueueGroup *group)
+{
+	return group_next_place(group).dt <= order.now.wall;
+}
+
+/* The next row of a group is not due. */
+static void
+begin_future(QueueGroup *group)
+{
+	remove_group(group);
+	group->state = GROUP_FUTURE;
+	pairingheap_add(&order.future, &group->order);
 }
 
 /*
- * The first of the lanes of an open queue becomes ready; those of skipped roles make way.  A lane
- * of such a role stays only where no other one waits.
+ * The first of the groups of an open queue becomes ready; those of skipped roles make way, unless
+ * all of its groups are of one role, or the queue is strict.  After the wall clock has gone back,
+ * some may not be due any more.
  */
 static void
 choose_first(QueueState *queue)
 {
-	GroupLane *first = queue->first;
+	bool yields = queue->role == NULL && !queue_rule(queue)->strict;
+	QueueGroup *first = queue->first;
+	bool behind;
 
 	Assert(!queue->closed);
-	if (first && first->role->skipped && !pairingheap_is_empty(&queue->waiting))
-	{
-		remove_lane(first);
-		begin_skipped(first);
-	}
+	if (first && !is_due(first))
+		begin_future(first);
+	else if (first && yields && first->role->skip && !pairingheap_is_empty(&queue->waiting))
+		yield_group(first);
 	while (!pairingheap_is_empty(&queue->waiting))
 	{
-		GroupLane *lane = pairingheap_container(GroupLane, order, queue->waiting.ph_root);
+		QueueGroup *group = pairingheap_container(QueueGroup, order, queue->waiting.ph_root);
 
 		first = queue->first;
-		if (first && order_compare_in_queue(order_first_group(lane), order_first_group(first)) <= 0)
+		if (first && order_compare_in_queue(group, first) <= 0)
 			break;
-		remove_lane(lane);
-		if (lane->role->skipped)
+		if (!is_due(group))
 		{
-			begin_skipped(lane);
+			begin_future(group);
 			continue;
 		}
+		if (yields && group->role->skip)
+		{
+			yield_group(group);
+			continue;
+		}
+		remove_group(group);
 		if (first)
 		{
-			remove_lane(first);
+			remove_group(first);
 			begin_waiting(first);
 		}
-		begin_ready(lane);
+		begin_ready(group);
 	}
 	first = queue->first;
-	if (first == NULL || first->has_behind == !pairingheap_is_empty(&queue->waiting))
+	behind = queue->role == NULL && !pairingheap_is_empty(&queue->waiting);
+	if (first == NULL || first->has_behind == behind)
 		return;
-	first->has_behind = !first->has_behind;
-	if (first->has_behind)
-		dlist_push_tail(&first->role->with_behind, &first->role_node);
+	first->has_behind = behind;
+	if (behind)
+		dlist_push_tail(&first->role->with_behind, &first->listed);
 	else
-		dlist_delete(&first->role_node);
-}
-
-/* The queue may start no task before "until": all of its lanes wait. */
-static void
-close_queue(QueueState *queue, MonoTime until)
-{
-	GroupLane *lane = queue->first;
-
-	Assert(!queue->closed);
-	remove_lane(lane);
-	begin_waiting(lane);
-	queue->closed = true;
-	queue->closed_until = until;
-	pairingheap_add(&order.closed, &queue->closed_node);
+		dlist_delete(&first->listed);
 }
 
 /* One more task of the queue may be able to start. */
@@ -475,95 +441,46 @@ order_open(QueueState *queue)
 	choose_first(queue);
 }
 
-/* The rules of queues have changed: open all that are closed, as many as there are. */
-void
-order_open_all(void)
-{
-	while (!pairingheap_is_empty(&order.closed))
-		order_open(pairingheap_container(QueueState, closed_node, order.closed.ph_root));
-}
-
-/* Is this lane the first one that waits in its queue? */
+/* Is this group the first one that waits in its queue? */
 static bool
-waits_first(const GroupLane *lane)
+waits_first(const QueueGroup *group)
 {
-	return lane->queue->waiting.ph_root == &lane->order;
+	return group->state == GROUP_WAITING && group->queue->waiting.ph_root == &group->order;
 }
 
-/* Remove a lane from where it is: its first group is about to change. */
+/* The next row of a group is due: put it where it belongs. */
 static void
-unlink_lane(GroupLane *lane)
+add_due(QueueGroup *group)
 {
-	QueueState *queue = lane->queue;
+	QueueState *queue = group->queue;
 
-	/* those behind it are looked at again */
-	if (lane->state == LANE_WAITING && queue->closed && waits_first(lane))
-		order_open(queue);
-	remove_lane(lane);
-}
-
-/* The first group of a lane has changed: put it where it belongs. */
-static void
-link_lane(GroupLane *lane)
-{
-	QueueState *queue = lane->queue;
-
-	if (!pairingheap_is_empty(&lane->groups))
-	{
-		/* most often it is the first one again */
-		if (!queue->closed && queue->first == NULL && !lane->role->skipped &&
-			(pairingheap_is_empty(&queue->waiting) ||
-			 compare_lanes_in_queue(&lane->order, queue->waiting.ph_root, NULL) > 0))
-			begin_ready(lane);
-		else
-			begin_waiting(lane);
-	}
+	/* most often it is the first one again */
+	if (!queue->closed && queue->first == NULL && !group->role->skip &&
+		(pairingheap_is_empty(&queue->waiting) ||
+		 compare_waiting(&group->order, queue->waiting.ph_root, NULL) > 0))
+		begin_ready(group);
+	else
+		begin_waiting(group);
 	if (!queue->closed)
 		choose_first(queue);
-	else if (lane->state == LANE_WAITING && waits_first(lane))
+	else if (waits_first(group))
 		order_open(queue);
-}
-
-/* A group is ready: put it into its lane. */
-static void
-add_to_lane(QueueGroup *group)
-{
-	GroupLane *lane = group->lane;
-	bool first = pairingheap_is_empty(&lane->groups) ||
-				 order_compare_in_queue(group, order_first_group(lane)) > 0;
-
-	if (first)
-		unlink_lane(lane);
-	pairingheap_add(&lane->groups, &group->order);
-	if (first)
-		link_lane(lane);
-}
-
-static void
-remove_from_lane(QueueGroup *group)
-{
-	GroupLane *lane = group->lane;
-	bool first = order_first_group(lane) == group;
-
-	if (first)
-		unlink_lane(lane);
-	pairingheap_remove(&lane->groups, &group->order);
-	if (first)
-		link_lane(lane);
 }
 
 /* The queue has had its turn, at this time: that changes its place among the queues. */
 void
 order_set_turn(QueueState *queue, TimestampTz turn)
 {
-	GroupLane *lane = queue->first;
+	QueueGroup *group = queue->first;
 
-	if (lane && queue->turn != turn)
-		remove_lane(lane);
+	if (queue->turn == turn)
+		return;
+	if (group)
+		remove_group(group);
 	queue->turn = turn;
-	if (lane && lane->state == LANE_AT_REST)
+	if (group)
 	{
-		begin_ready(lane);
+		begin_ready(group);
 		choose_first(queue);
 	}
 }
@@ -581,60 +498,54 @@ order_undo_start(QueueState *queue, QueueStart *start)
 	rates_undo(&queue->claims, &start->number);
 }
 
-/*
- * Has no lane of the queue, also of a skipped role, a group before this one, which may start a
- * task? A loop over all lanes of the queue.
- */
-bool
-order_is_first(const QueueGroup *group)
-{
-	dlist_iter iter;
-
-	dlist_foreach(iter, &group->queue->lanes)
-	{
-		GroupLane *lane = dlist_container(GroupLane, queue_node, iter.cur);
-
-		if (lane->state != LANE_AT_REST &&
-			order_compare_in_queue(order_first_group(lane), group) > 0)
-			return false;
-	}
-	return true;
-}
-
 /* ---- roles that are skipped ---- */
 
-/* Skip all groups of a role until the next round.  Lanes that wait behind its own become first. */
+/* Skip all groups of a role until the next round.  Those that wait behind its own become first. */
 void
 order_skip_role(GroupRole *role)
 {
-	unlink_role(role);
-	if (role->skipped)
+	dlist_mutable_iter iter;
+
+	if (role->skip)
 		return;
-	role->skipped = true;
+	unlink_role(role);
+	role->skip = ROLE_SKIPPED;
 	dlist_push_tail(&order.skipped_roles, &role->skipped_node);
-	while (!dlist_is_empty(&role->with_behind))
-		choose_first(dlist_head_element(GroupLane, role_node, &role->with_behind)->queue);
+	dlist_foreach_modify(iter, &role->with_behind)
+		choose_first(dlist_container(QueueGroup, listed, iter.cur)->queue);
 }
 
-/* A role is not skipped any more: bring it back, and its lanes that have made way. */
+/* A role is not skipped any more: bring it back, and its groups that have made way. */
 void
 order_end_skip(GroupRole *role)
 {
-	Assert(role->skipped);
+	Assert(role->skip);
 	dlist_delete(&role->skipped_node);
-	role->skipped = role->aside = false;
-	while (!dlist_is_empty(&role->skipped_lanes))
+	role->skip = ROLE_NOT_SKIPPED;
+	link_role(role);
+	while (!dlist_is_empty(&role->yielded))
 	{
-		GroupLane *lane = dlist_head_element(GroupLane, role_node, &role->skipped_lanes);
+		QueueGroup *group = dlist_head_element(QueueGroup, listed, &role->yielded);
 
-		remove_lane(lane);
-		link_lane(lane);
+		remove_group(group);
+		add_due(group);
 	}
-	if (!role->ready)
-		link_role(role);
 }
 
-/* The list of the roles that are skipped, or set aside. */
+/*
+ * The rules of queues have changed: open all that are closed, and bring the skipped roles back, as
+ * many as there are: their groups have made way in queues that may be strict now.
+ */
+void
+order_rules_changed(void)
+{
+	while (!pairingheap_is_empty(&order.closed))
+		order_open(pairingheap_container(QueueState, closed_node, order.closed.ph_root));
+	while (!dlist_is_empty(&order.skipped_roles))
+		order_end_skip(dlist_head_element(GroupRole, skipped_node, &order.skipped_roles));
+}
+
+/* The list of the roles that are skipped. */
 dlist_head *
 order_skipped_roles(void)
 {
@@ -650,37 +561,26 @@ order_attach(QueueGroup *group)
 	Assert(group->state == GROUP_AT_REST);
 	if (!group_knows_row(group) && group->exhausted)
 		return;
-	if (group_next_place(group).dt > order.now.wall)
-	{
-		group->state = GROUP_FUTURE;
-		pairingheap_add(&order.future, &group->order);
-	}
+	if (is_due(group))
+		add_due(group);
 	else
-	{
-		group->state = GROUP_READY;
-		add_to_lane(group);
-	}
+		begin_future(group);
 }
 
 /* Remove a group from where it is, before what is known of its rows changes. */
 void
 order_detach(QueueGroup *group)
 {
-	switch (group->state)
-	{
-		case GROUP_READY:
-			remove_from_lane(group);
-			break;
-		case GROUP_FUTURE:
-			pairingheap_remove(&order.future, &group->order);
-			break;
-		case GROUP_SKIPPED:
-			dlist_delete(&group->skipped);
-			break;
-		case GROUP_AT_REST:
-			break;
-	}
-	group->state = GROUP_AT_REST;
+	QueueState *queue = group->queue;
+	bool due;
+
+	/* those behind it are looked at again */
+	if (queue->closed && waits_first(group))
+		order_open(queue);
+	due = group->state == GROUP_READY || group->state == GROUP_WAITING;
+	remove_group(group);
+	if (due && !queue->closed)
+		choose_first(queue);
 }
 
 /* Skip a group until the next round. */
@@ -689,28 +589,15 @@ order_skip(QueueGroup *group)
 {
 	order_detach(group);
 	group->state = GROUP_SKIPPED;
-	dlist_push_tail(&order.skipped_groups, &group->skipped);
+	dlist_push_tail(&order.skipped_groups, &group->listed);
 }
 
-/* The wall clock has gone back: set the turn of a queue, and move its groups that are not due. */
+/* The wall clock has gone back: set the turn of a queue, and look which of its groups are due. */
 static void
 follow_back(QueueState *queue, TimestampTz turn)
 {
-	dlist_iter iter;
-
 	order_set_turn(queue, turn);
-	dlist_foreach(iter, &queue->lanes)
-	{
-		GroupLane *lane = dlist_container(GroupLane, queue_node, iter.cur);
-		QueueGroup *group;
-
-		while (!pairingheap_is_empty(&lane->groups) &&
-			   group_next_place(group = order_first_group(lane)).dt > order.now.wall)
-		{
-			order_detach(group);
-			order_attach(group);
-		}
-	}
+	choose_first(queue);
 }
 
 /*
@@ -727,7 +614,8 @@ follow_wall_clock(ClockNow now)
 	if (-back <= CLOCK_STEP_US && back <= CLOCK_STEP_US)
 		return;
 	order.offset = offset;
-	order_open_all();
+	while (!pairingheap_is_empty(&order.closed))
+		order_open(pairingheap_container(QueueState, closed_node, order.closed.ph_root));
 	if (back > 0)
 		queues_turn_back(now.wall, back, follow_back);
 }
@@ -748,12 +636,12 @@ order_begin_round(ClockNow now)
 	{
 		GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
 
-		if (!role->aside)
+		if (role->skip == ROLE_SKIPPED)
 			order_end_skip(role);
 	}
 	while (!dlist_is_empty(&order.skipped_groups))
 	{
-		group = dlist_head_element(QueueGroup, skipped, &order.skipped_groups);
+		group = dlist_head_element(QueueGroup, listed, &order.skipped_groups);
 		order_detach(group);
 		order_attach(group);
 	}
@@ -790,20 +678,27 @@ order_now(void)
 }
 
 /*
- * Return the first group of a role, which has a lane that is ready, if it may start a task; or a
- * group that has to be read before that is known.  Otherwise move it, or its queue, to where it
+ * Return the first group of a role, which has one that is ready, if it may start a task, or has to
+ * be read before that is known.  Otherwise move it, or its queue, to where it
  * belongs, and return NULL.
  */
 static QueueGroup *
 try_first_of_role(GroupRole *role, ClockNow now)
 {
-	GroupLane *lane = order_first_lane(role);
-	QueueGroup *group = order_first_group(lane);
-	MonoTime until = queue_blocked_until(lane->queue, &group->key, now);
+	QueueGroup *group = first_of_role(role);
+	QueueState *queue = group->queue;
+	MonoTime until = queue_blocked_until(queue, &group->key, now);
 
-	Assert(group->state == GROUP_READY && lane->queue->first == lane);
+	Assert(group->state == GROUP_READY && queue->first == group && !queue->closed);
 	if (clock_is_before(now.mono, until))
-		close_queue(lane->queue, until);
+	{
+		/* all of its groups wait */
+		remove_group(group);
+		begin_waiting(group);
+		queue->closed = true;
+		queue->closed_until = until;
+		pairingheap_add(&order.closed, &queue->closed_node);
+	}
 	else if (group_next_place(group).dt > now.wall)
 	{
 		/* the wall clock has gone back since the group was put there */
@@ -838,7 +733,7 @@ order_first_of_role(GroupRole *role, ClockNow now)
 	QueueGroup *group = NULL;
 
 	Assert(order.now.wall == now.wall);
-	while (group == NULL && !role->skipped && !pairingheap_is_empty(&role->lanes))
+	while (group == NULL && !role->skip && !pairingheap_is_empty(&role->groups))
 		group = try_first_of_role(role, now);
 	return group;
 }

@@ -14,13 +14,13 @@
 #include "shared/clock.h"
 #include "shared/task.h"
 
-struct GroupLane;
-
 /* Where a group is remembered: see order.c. */
 typedef enum QueueGroupState
 {
 	GROUP_AT_REST, /* no row of it waits, as far as is known */
-	GROUP_READY,   /* in its lane: its next row is due, or has to be read */
+	GROUP_READY,   /* its next row is due, or has to be read, and it is the first of its queue */
+	GROUP_WAITING, /* behind that, or the queue is closed */
+	GROUP_YIELDED, /* its role is skipped, and it makes way for others of its queue */
 	GROUP_FUTURE,  /* its next row is not due */
 	GROUP_SKIPPED  /* until the next round */
 } QueueGroupState;
@@ -36,11 +36,12 @@ typedef struct QueueGroup
 {
 	TaskGroup key; /* the strings belong to the queue and the role; first: groups.c relies on it */
 	QueueState *queue;
-	struct GroupLane *lane;
-	dlist_node node;		/* in the list of all: see groups.c */
-	pairingheap_node order; /* in the heap of its state */
-	dlist_node skipped;		/* in the list of skipped groups */
+	struct GroupRole *role;
+	dlist_node node; /* in the list of all: see groups.c */
 	QueueGroupState state;
+	bool has_behind;		/* it is ready, and some of other roles may wait behind it */
+	pairingheap_node order; /* in the heap of its state */
+	dlist_node listed;		/* in the list of its state, or in "with_behind" of its role */
 
 	int size;		   /* length of "places" */
 	TaskPlace *places; /* rows that were read; [next, count) are not chosen yet */
@@ -102,50 +103,34 @@ order_compare_keys(const OrderKey *a, const OrderKey *b)
 	return -order_compare_places(&a->place, &b->place);
 }
 
+/* For how long a role starts no task. */
+typedef enum RoleSkip
+{
+	ROLE_NOT_SKIPPED,
+	ROLE_SKIPPED, /* until the next round */
+	ROLE_IN_LINE, /* until it is called: see role_line.c */
+	ROLE_BARRED	  /* it may have no executor, and is not called */
+} RoleSkip;
+
 /* A role that has waiting rows. */
 typedef struct GroupRole
 {
 	char *name;
-	int nlanes;				  /* all of its lanes */
-	pairingheap lanes;		  /* those that are ready */
-	dlist_head with_behind;	  /* those of them behind which lanes of other roles wait */
-	dlist_head skipped_lanes; /* those that have made way for others while it is skipped */
-	pairingheap_node order;	  /* in the heap of roles, if it is ready */
-	bool ready;
-	dlist_node skipped_node; /* in the list of skipped roles ... */
-	bool skipped;			 /* ... if it starts no more task in this round ... */
-	bool aside;				 /* ... or until it is called: see role_line.c */
+	int ngroups;			 /* all of its groups */
+	pairingheap groups;		 /* those that are ready */
+	dlist_head with_behind;	 /* those of them behind which others of the queue wait */
+	dlist_head yielded;		 /* those that have made way while it is skipped */
+	pairingheap_node order;	 /* in the heap of roles, if one is ready and it is not skipped */
+	dlist_node skipped_node; /* in the list of skipped roles, otherwise */
+	RoleSkip skip;
 
 	/* see role_line.c */
 	Oid oid;			 /* InvalidOid: not known yet */
 	MonoTime since;		 /* it needs an executor, or has got its last one; 0: neither so far */
-	MonoTime not_before; /* it gets none before this ... */
-	bool barred;		 /* ... because it may have none ... */
-	int retry_ms;		 /* ... or because its last one could not connect */
+	MonoTime not_before; /* it gets none before this */
+	int retry_ms;		 /* the pause before that, after its last one could not connect */
 	bool limited;		 /* the connection limit of the database concerns it */
 } GroupRole;
-
-typedef enum LaneState
-{
-	LANE_AT_REST, /* no group of it is ready */
-	LANE_READY,	  /* it is the first of its queue, and in the heap of its role */
-	LANE_WAITING, /* behind that, or the queue is closed */
-	LANE_SKIPPED  /* its role is skipped, and it makes way for others */
-} LaneState;
-
-/* A lane: the groups of one queue and one role. */
-typedef struct GroupLane
-{
-	QueueState *queue;
-	GroupRole *role;
-	int ngroups; /* all of its groups */
-	LaneState state;
-	bool has_behind;		/* it is ready, and in the list "with_behind" of its role */
-	pairingheap groups;		/* those that are ready */
-	pairingheap_node order; /* in the heap of its role, or of the waiting lanes of its queue */
-	dlist_node queue_node;	/* in the list of all lanes of the queue */
-	dlist_node role_node;	/* in one of the lists of its role */
-} GroupLane;
 
 extern bool order_places_ascend(TaskPlace read_position, const TaskPlace *places, int count);
 extern OrderKey order_key_at(const TaskGroup *key, TimestampTz turn, TaskPlace place);
@@ -153,17 +138,16 @@ extern int order_compare_keys_in_queue(const OrderKey *a, const OrderKey *b);
 
 extern void order_create(MemoryContext context, int64 aging);
 extern GroupRole *order_find_role(Oid oid);
-extern GroupLane *lane_find_or_add(QueueState *queue, const char *name);
-extern void lane_release(GroupLane *lane);
+extern GroupRole *order_find_or_add_role(const char *name);
+extern void order_release_role(GroupRole *role);
 extern void order_attach(QueueGroup *group);
 extern void order_detach(QueueGroup *group);
 extern void order_begin_round(ClockNow now);
 extern QueueGroup *order_first(ClockNow now);
 extern QueueGroup *order_first_of_role(GroupRole *role, ClockNow now);
-extern bool order_is_first(const QueueGroup *group);
 extern void order_skip(QueueGroup *group);
 extern void order_open(QueueState *queue);
-extern void order_open_all(void);
+extern void order_rules_changed(void);
 extern void order_set_turn(QueueState *queue, TimestampTz turn);
 extern void order_undo_start(QueueState *queue, QueueStart *start);
 extern void order_skip_role(GroupRole *role);

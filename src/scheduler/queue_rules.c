@@ -84,37 +84,34 @@ queue_rules_same(const QueueRule *a, const QueueRule *b)
 	return memcmp((const char *) a + start, (const char *) b + start, sizeof(*a) - start) == 0;
 }
 
-/*
- * Tell about each rule in the first table that the second one does not have in the same way.
- * Returns true if there is one.
- */
+/* Do these rules say the same as those so far? */
 static bool
-tell_differences(ruletable_hash *table, ruletable_hash *other, bool missing, RuleChanged changed)
+are_known(ruletable_hash *names)
 {
 	ruletable_iterator iterator;
 	RuleEntry *entry;
-	bool differ = false;
 
-	ruletable_start_iterate(table, &iterator);
-	while ((entry = ruletable_iterate(table, &iterator)) != NULL)
+	if (rules.names == NULL || rules.names->members != names->members)
+		return false;
+	ruletable_start_iterate(names, &iterator);
+	while ((entry = ruletable_iterate(names, &iterator)) != NULL)
 	{
-		const RuleEntry *counterpart = ruletable_lookup(other, entry->queue);
+		const RuleEntry *known = ruletable_lookup(rules.names, entry->queue);
 
-		if (counterpart && (missing || queue_rules_same(entry->rule, counterpart->rule)))
-			continue;
-		changed(entry->rule->pattern ? NULL : entry->queue);
-		differ = true;
+		if (known == NULL || !queue_rules_same(entry->rule, known->rule))
+			return false;
 	}
-	return differ;
+	return true;
 }
 
 /*
  * Replace the rules by these, which are allocated in "context", as all that is made of them.  The
  * context belongs to this file from now on.  If memory runs out, the old rules stay; also if they
- * say the same, so that what was found among them stays valid.
+ * say the same, so that what was found among them stays valid.  Returns true if they do not: then
+ * the caller tells order.c.
  */
-void
-queue_rules_set(MemoryContext context, QueueRule *new_rules, int count, RuleChanged changed)
+bool
+queue_rules_set(MemoryContext context, QueueRule *new_rules, int count)
 {
 	MemoryContext caller = MemoryContextSwitchTo(context);
 	ruletable_hash *names = ruletable_create(context, Max(count, 1), NULL);
@@ -122,7 +119,6 @@ queue_rules_set(MemoryContext context, QueueRule *new_rules, int count, RuleChan
 	double shortest_keep = -1;
 	int prefix_max = -1;
 	int nothers = 0;
-	bool differ = true;
 	int i;
 
 	for (i = 0; i < count; i++)
@@ -141,17 +137,10 @@ queue_rules_set(MemoryContext context, QueueRule *new_rules, int count, RuleChan
 	}
 	qsort(others, nothers, sizeof(QueueRule *), compare_patterns);
 	MemoryContextSwitchTo(caller);
-	if (rules.names)
-	{
-		differ = tell_differences(rules.names, names, true, changed);
-		differ |= tell_differences(names, rules.names, false, changed);
-	}
-	else if (count > 0)
-		changed(NULL);
-	if (!differ)
+	if (are_known(names))
 	{
 		MemoryContextDelete(context);
-		return;
+		return false;
 	}
 
 	MemoryContextSetParent(context, TopMemoryContext);
@@ -164,6 +153,7 @@ queue_rules_set(MemoryContext context, QueueRule *new_rules, int count, RuleChan
 	rules.others = others;
 	rules.shortest_keep = shortest_keep;
 	rules.generation++;
+	return true;
 }
 
 /* The rule of the longest prefix of a queue that is a pattern with a percent sign; NULL: none. */

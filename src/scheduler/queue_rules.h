@@ -9,11 +9,7 @@
 
 #include "task/queue_table.h"
 
-/* Called for each queue whose rule has changed; NULL: that of any queue may have. */
-typedef void (*RuleChanged)(const char *queue);
-
-extern void
-queue_rules_set(MemoryContext context, QueueRule *rules, int count, RuleChanged changed);
+extern bool queue_rules_set(MemoryContext context, QueueRule *rules, int count);
 extern const QueueRule *queue_rules_find(const char *queue);
 extern bool queue_rules_same(const QueueRule *a, const QueueRule *b);
 extern uint32 queue_rules_generation(void);

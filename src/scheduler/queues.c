@@ -110,7 +110,6 @@ queue_find_or_add(const char *name)
 	queue->name = (char *) name;
 	queue->average = -1;
 	queue->turn = DT_NOBEGIN;
-	dlist_init(&queue->lanes);
 	entry = insert_queue(queues.table, queue->name);
 	/* nothing fails from here on */
 	entry->queue = queue;
@@ -184,7 +183,7 @@ places_by_max(QueueState *queue, const TaskGroup *group)
 /*
  * Until when may no task of this group of the queue start?  CLOCK_LONG_AGO, or another moment that
  * has passed: one may start now.  CLOCK_NEVER: not before a task of the queue ends, or its rule
- * changes (groups_rule_changed).
+ * changes (order_rules_changed).
  *
  * "max" counts all running tasks of the queue; a negative one lets one run at a time, and is the
  * pause between two starts (ms).  order.c relies on this: if a group of the queue may not start,
@@ -244,7 +243,7 @@ queue_learn(QueueState *queue, uint32 elapsed)
 static void
 forget_queue(QueueState *queue)
 {
-	Assert(queue->idle && dlist_is_empty(&queue->lanes));
+	Assert(queue->idle && queue->first == NULL);
 	dlist_delete(&queue->idle_node);
 	queues.nidle--;
 	queuetable_delete(queues.table, queue->name);

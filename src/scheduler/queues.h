@@ -16,7 +16,8 @@
 #include "shared/task.h"
 #include "task/queue_table.h"
 
-struct GroupLane;
+struct GroupRole;
+struct QueueGroup;
 
 /* A start of a queue, until it is known that the task begins; see order_undo_start. */
 typedef struct QueueStart
@@ -36,10 +37,10 @@ typedef struct QueueState
 	double average; /* of the tasks that have ended (us); negative: none has; see queue_average */
 
 	/* see order.c */
-	dlist_head lanes;		 /* all of its lanes */
-	struct GroupLane *first; /* the one that is ready; NULL if none is, or the queue is closed */
-	pairingheap waiting;	 /* those that wait behind it */
-	bool closed;			 /* it may not start a task before "closed_until" */
+	struct QueueGroup *first; /* the group that is ready; NULL: none is, or the queue is closed */
+	pairingheap waiting;	  /* those that wait behind it */
+	struct GroupRole *role;	  /* of all of its groups; NULL: they are, or were, of several */
+	bool closed;			  /* it may not start a task before "closed_until" */
 	MonoTime closed_until;
 	pairingheap_node closed_node;
 

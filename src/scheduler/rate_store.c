@@ -13,7 +13,7 @@
 
 #include "storage/lmgr.h"
 
-#include "scheduler/groups.h"
+#include "scheduler/order.h"
 #include "scheduler/rate_store.h"
 #include "scheduler/rates.h"
 #include "scheduler/work.h"
@@ -135,7 +135,7 @@ prepare_store(ClockNow now)
 	store.table = table;
 	store.prepared = true;
 	rates_end_hold(table != NULL);
-	groups_rule_changed(NULL);
+	order_rules_changed();
 }
 
 /* The task table was prepared again, and so was this one. */

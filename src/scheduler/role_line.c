@@ -2,10 +2,10 @@
  * role_line.c
  *		The roles that have due tasks and no executor.
  *
- * A role that has none, and for which none can be started, is set aside: it stays skipped in round
- * after round, and waits in line.  Each round calls the first few whose time has come, those that
+ * A role that has none, and for which none can be started, waits in line: it stays skipped in round
+ * after round.  Each round calls the first few whose time has come, those that
  * have waited longest for an executor, and more as long as executors are started for them.  A role
- * gets an executor only when it is called, so one that is set aside has none.
+ * gets an executor only when it is called, so one in line has none.
  *
  * The functions walk over the roles in line.  That is cheap for the thousand roles that a database
  * may have by the manual.
@@ -62,7 +62,7 @@ count_startable(const QueueGroup *group, ClockNow now)
 RoleDemand
 role_line_block(QueueGroup *group, ClockNow now)
 {
-	GroupRole *role = group->lane->role;
+	GroupRole *role = group->role;
 	RoleDemand demand = {0, 0};
 	QueueGroup *looked[DEMAND_GROUPS];
 	int count = 0;
@@ -79,29 +79,29 @@ role_line_block(QueueGroup *group, ClockNow now)
 		looked[count++] = group;
 	}
 	if (count == DEMAND_GROUPS)
-		demand.tasks = Max(demand.tasks, role->nlanes);
+		demand.tasks = Max(demand.tasks, role->ngroups);
 	order_skip_role(role);
 	while (count > 0)
 		order_attach(looked[--count]);
 	return demand;
 }
 
-/* Set a role aside, which is skipped in this round.  It is not called before this time. */
+/* A role that is skipped in this round waits in line.  It is not called before this time. */
 void
 role_line_add(GroupRole *role, MonoTime not_before)
 {
-	Assert(role->skipped);
-	role->aside = true;
-	role->barred = false;
+	Assert(role->skip != ROLE_NOT_SKIPPED);
+	role->skip = ROLE_IN_LINE;
 	role->not_before = not_before;
 }
 
-/* Set a role aside that may have no executor: until databases or roles have changed, or a while. */
+/* A role may have no executor: it is not called until databases or roles have changed, or a while.
+ */
 void
 role_line_bar(GroupRole *role, MonoTime now)
 {
 	role_line_add(role, clock_plus_ms(now, BARRED_MS));
-	role->barred = true;
+	role->skip = ROLE_BARRED;
 }
 
 /*
@@ -121,7 +121,8 @@ role_line_call(MonoTime now, int limit, bool full)
 	{
 		GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
 
-		if (!role->aside || clock_is_before(now, role->not_before) || (full && role->limited) ||
+		if (role->skip == ROLE_SKIPPED || clock_is_before(now, role->not_before) ||
+			(full && role->limited) ||
 			(count == limit && !clock_is_before(role->since, first[count - 1]->since)))
 			continue;
 		for (i = count < limit ? count++ : count - 1;
@@ -157,13 +158,12 @@ role_line_recall(uint32 changes, MonoTime now)
 	{
 		GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
 
-		if (all && role->barred)
-			role->not_before = CLOCK_LONG_AGO;
-		role->barred &= clock_is_before(now, role->not_before);
+		if (role->skip == ROLE_BARRED && (all || !clock_is_before(now, role->not_before)))
+			role_line_add(role, CLOCK_LONG_AGO);
 	}
 }
 
-/* Return what is known of the roles that are set aside. */
+/* Return what is known of the roles in line. */
 RoleLine
 role_line_read(MonoTime now)
 {
@@ -174,12 +174,12 @@ role_line_read(MonoTime now)
 	{
 		const GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
 
-		if (!role->aside)
+		if (role->skip == ROLE_SKIPPED)
 			continue;
 		line.count++;
-		line.has_barred |= role->barred;
+		line.has_barred |= role->skip == ROLE_BARRED;
 		if (!clock_is_before(now, role->not_before))
-			line.waits |= !role->barred;
+			line.waits |= role->skip == ROLE_IN_LINE;
 		else if (role->retry_ms > 0)
 			line.until = clock_min(line.until, role->not_before);
 	}

@@ -17,10 +17,10 @@ typedef struct RoleDemand
 	double average; /* the longest average duration of their queues (us); negative: not known */
 } RoleDemand;
 
-/* The roles that are set aside. */
+/* The roles in line. */
 typedef struct RoleLine
 {
-	int count;
+	int count;		 /* and those that are barred */
 	bool waits;		 /* one may be called now */
 	MonoTime until;	 /* when the next may be that could not connect; CLOCK_NEVER: there is none */
 	bool has_barred; /* some may have no executor */

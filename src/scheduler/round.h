@@ -57,7 +57,6 @@ typedef struct DispatchRound
 extern void choice_make(DispatchRound *round, const TaskTable *table);
 
 /* strict.c */
-extern bool strict_keeps(DispatchRound *round, QueueGroup *group, bool refused);
 extern void strict_hold(QueueState *queue, MonoTime now);
 extern bool strict_awaits(DispatchRound *round, QueueGroup *group, TaskPlace first);
 extern void strict_begin_claim(DispatchRound *round);

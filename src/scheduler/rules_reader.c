@@ -12,7 +12,7 @@
 #include "storage/lmgr.h"
 #include "utils/memutils.h"
 
-#include "scheduler/groups.h"
+#include "scheduler/order.h"
 #include "scheduler/history.h"
 #include "scheduler/queue_rules.h"
 #include "scheduler/rules_reader.h"
@@ -96,7 +96,8 @@ read_rules(void)
 		ereport(WARNING, (errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 						  errmsg("the queue table has more than %d rows", QUEUE_ROWS_MAX),
 						  errdetail("The other rows have no effect."), errhint("Use patterns.")));
-	queue_rules_set(context, rules, count, groups_rule_changed);
+	if (queue_rules_set(context, rules, count))
+		order_rules_changed();
 	return count;
 }
 
@@ -185,9 +186,10 @@ forget_table(bool another pg_attribute_unused())
 	else
 	{
 		report_fault(MyScheduler->table->side_fault[SIDE_QUEUE]);
-		queue_rules_set(AllocSetContextCreate(MyScheduler->context, "pg_task queue rules",
-											  ALLOCSET_SMALL_SIZES),
-						NULL, 0, groups_rule_changed);
+		if (queue_rules_set(AllocSetContextCreate(MyScheduler->context, "pg_task queue rules",
+												  ALLOCSET_SMALL_SIZES),
+							NULL, 0))
+			order_rules_changed();
 	}
 	shared_scheduler_publish(MyScheduler->slot, relid, true);
 	reader.known &= relid == reader.relid;

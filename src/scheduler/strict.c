@@ -42,25 +42,6 @@ strict_hold(QueueState *queue, MonoTime now)
 }
 
 /*
- * The first task of this group is the next in order.  Does that of a strict queue wait
- * nevertheless: because it is refused, or because a task of another role, which has no executor, is
- * before it?
- */
-bool
-strict_keeps(DispatchRound *round, QueueGroup *group, bool refused)
-{
-	if (!queue_rule(group->queue)->strict)
-		return false;
-	if (refused)
-		strict_hold(group->queue, round->now.mono);
-	else if (!order_is_first(group))
-		order_skip(group);
-	else
-		return false;
-	return true;
-}
-
-/*
  * Rows of this group, the first of its queue, are being written from this one on, and are not
  * started.  Until the group has been read again, nothing of a strict queue overtakes them.
  */

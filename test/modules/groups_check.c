@@ -159,7 +159,7 @@ static const Check checks[] = {
 	{"forgotten groups", check_forgotten_groups, NULL},
 	{"out of memory", check_out_of_memory, NULL},
 	{"restored pauses", check_restored_pauses, NULL},
-	{"many lanes", NULL, check_many_lanes},
+	{"many groups", NULL, check_many_groups},
 	{"random order", NULL, check_random_order},
 	{"turns", NULL, check_turns},
 	{"aged turns", NULL, check_aged_turns},

@@ -128,7 +128,7 @@ check_pause(void)
 	return NULL;
 }
 
-/* A queue that is full or in a pause: what brings its lanes back. */
+/* A queue that is full or in a pause: what brings its groups back. */
 static const char *
 check_closed(void)
 {
@@ -146,7 +146,7 @@ check_closed(void)
 	CHECK(start_next(start, NULL) == 0);
 	CHECK(queue->closed);
 
-	/* a group with a larger limit comes to a lane that waits */
+	/* a group with a larger limit comes before one that waits */
 	insert_with_hint(larger, start.wall, 4);
 	CHECK(start_next(start, NULL) == 4);
 	CHECK(start_next(start, NULL) == 0);
@@ -177,13 +177,13 @@ check_closed(void)
 	insert_with_hint(paused, start.wall, 7);
 	CHECK(start_next(start, NULL) == 0);
 	groups_clear();
-	CHECK(!pausing->closed && dlist_is_empty(&pausing->lanes));
+	CHECK(!pausing->closed && pairingheap_is_empty(&pausing->waiting));
 	CHECK(order_due_at(start).us == CLOCK_NEVER.us);
 	groups_task_ended(pausing);
 	return NULL;
 }
 
-/* A later lane with a longer pause is looked at first: an earlier one does not wait for that. */
+/* A later group with a longer pause is looked at first: an earlier one does not wait for that. */
 static const char *
 check_two_pauses(void)
 {
@@ -208,10 +208,10 @@ check_two_pauses(void)
 
 /*
  * A full queue in which so many roles have waiting tasks: the end of a task costs what it starts,
- * however many lanes the queue has.  With "fair", the start moves only the lanes that are ready.
+ * however many groups wait.  With "fair", the start moves only those that are ready.
  */
 static const char *
-check_many_lanes(int count)
+check_many_groups(int count)
 {
 	const QueueRule rules[] = {RULE("q", -1), RULE("q", -1, .fair = true)};
 	TaskGroup key = {"q", 1, 0, NULL, 1};
@@ -233,11 +233,11 @@ check_many_lanes(int count)
 	CHECK(order_first(start) == NULL);
 	for (kind = 0; kind < (int) lengthof(rules); kind++)
 	{
-		/* the lanes wait */
+		/* the groups wait */
 		set_rules(&rules[kind], 1);
 		begin_round(start);
 		CHECK(order_first(start) == NULL);
-		/* the first times that lanes come back, the heap of the waiting ones is put in order */
+		/* the first times that groups come back, the heap of the waiting ones is put in order */
 		for (i = -100; i < 100; i++)
 		{
 			if (i == 0)

@@ -154,41 +154,45 @@ end_random_tasks(ModelQueue *queues)
 		}
 }
 
-/* Does a lane of the queue break what order.c demands of its lanes? */
+/* Does a group of the queue break what order.c demands of its groups? */
 static const char *
-check_lanes_of(QueueState *queue)
+check_groups_of(QueueState *queue)
 {
 	bool waits = !pairingheap_is_empty(&queue->waiting);
 	int nready = 0;
 	dlist_iter iter;
 
-	dlist_foreach(iter, &queue->lanes)
+	dlist_foreach(iter, &groups.all)
 	{
-		const GroupLane *lane = dlist_container(GroupLane, queue_node, iter.cur);
+		const QueueGroup *group = dlist_container(QueueGroup, node, iter.cur);
 
-		CHECK((lane->state == LANE_AT_REST) == pairingheap_is_empty(&lane->groups));
-		nready += lane->state == LANE_READY;
-		if (lane->state == LANE_WAITING && queue->first)
-			CHECK(order_compare_in_queue(order_first_group(queue->first),
-										 order_first_group(lane)) > 0);
+		if (group->queue != queue)
+			continue;
+		nready += group->state == GROUP_READY;
+		if (group->state == GROUP_WAITING && queue->first)
+			CHECK(order_compare_in_queue(queue->first, group) > 0);
+		if (group->state == GROUP_WAITING && queue->first && group->role != queue->first->role)
+			CHECK(queue->first->has_behind && !queue->first->role->skip);
+		if (group->state == GROUP_YIELDED)
+			CHECK(group->role->skip != ROLE_NOT_SKIPPED);
 	}
 	CHECK(nready == (queue->first ? 1 : 0));
 	CHECK(!queue->closed || (waits && queue->first == NULL));
-	CHECK(!waits || queue->closed || (queue->first && !queue->first->role->skipped));
-	CHECK(queue->first == NULL || queue->first->has_behind == waits);
+	CHECK(!waits || queue->closed || queue->first);
+	CHECK(queue->first == NULL || !queue->first->has_behind || waits);
 	return NULL;
 }
 
 /* Does a queue break it? */
 static const char *
-check_lanes(void)
+check_groups(void)
 {
 	int i;
 
 	for (i = 0; i < QUEUES; i++)
 	{
 		QueueState *queue = queue_find(queue_names[i]);
-		const char *result = queue ? check_lanes_of(queue) : NULL;
+		const char *result = queue ? check_groups_of(queue) : NULL;
 
 		if (result)
 			return result;
@@ -211,7 +215,7 @@ skip_sometimes(QueueGroup *group, ClockNow now)
 	{
 		model_skipped_roles[group->key.role[0] - 'v'] = true;
 		if (what == 1)
-			order_skip_role(group->lane->role);
+			order_skip_role(group->role);
 		else
 			(void) role_line_block(group, now);
 	}
@@ -239,7 +243,7 @@ compare_choices(ModelQueue *queues, ClockNow now, int *limit)
 	while (*limit > 0 && (group = next_known(now)) != NULL)
 	{
 		Row *row = model_next(queues, now);
-		const char *result = check_lanes();
+		const char *result = check_groups();
 		TaskPlace place;
 		QueueState *queue;
 
@@ -254,7 +258,7 @@ compare_choices(ModelQueue *queues, ClockNow now, int *limit)
 		(*limit)--;
 	}
 	CHECK(*limit == 0 || model_next(queues, now) == NULL);
-	return check_lanes();
+	return check_groups();
 }
 
 /* Choose up to "limit" tasks, in two rounds.  *chosen is increased. */

@@ -8,16 +8,7 @@
 
 #include "groups_table.h"
 
-static int rules_told; /* queues of which was told that their rules have changed */
-static bool all_told;  /* it was told of all queues */
-
-static void
-count_changes(const char *queue)
-{
-	rules_told++;
-	all_told |= queue == NULL;
-	groups_rule_changed(queue);
-}
+static bool rules_told; /* it was told that they have changed */
 
 /* As if the queue table had been read. */
 static void
@@ -34,9 +25,9 @@ set_rules(const QueueRule *given, int count)
 		copy[i].queue = MemoryContextStrdup(context, given[i].queue);
 		copy[i].pattern = strchr(given[i].queue, '%') != NULL;
 	}
-	rules_told = 0;
-	all_told = false;
-	queue_rules_set(context, copy, count, count_changes);
+	rules_told = queue_rules_set(context, copy, count);
+	if (rules_told)
+		order_rules_changed();
 }
 
 #define NO_DEFAULTS {-1, -1, -1, -1, -1, -1}
@@ -109,7 +100,7 @@ check_patterns(void)
 	return NULL;
 }
 
-/* Which rule is for a queue, and which queues are told when rules change. */
+/* Which rule is for a queue, and what tells that rules have changed. */
 static const char *
 check_rules(void)
 {
@@ -122,7 +113,7 @@ check_rules(void)
 
 	CHECK(limit_of("a") == -2);
 	set_rules(rules, count);
-	CHECK(all_told);
+	CHECK(rules_told);
 	CHECK(limit_of("a") == 1 && limit_of("abc") == 1 && limit_of("") == -2);
 	CHECK(limit_of("a.c") == 2 && limit_of("a.c.z") == 3 && limit_of("a.b") == 4 && limit_of("a.b.z") == 3);
 	CHECK(limit_of("under_") == 5 && limit_of("underX") == -2);
@@ -133,21 +124,21 @@ check_rules(void)
 
 	generation = queue_rules_generation();
 	set_rules(rules, count);
-	CHECK(rules_told == 0);
+	CHECK(!rules_told);
 	CHECK(queue_rules_generation() == generation); /* what was found stays valid */
 	rules[3].max = 5;
 	set_rules(rules, count);
-	CHECK(rules_told == 1 && !all_told && limit_of("a.b") == 5);
+	CHECK(rules_told && limit_of("a.b") == 5);
 	rules[4].defaults.keep = 1;
 	set_rules(rules, count);
-	CHECK(rules_told == 1 && !all_told);
+	CHECK(rules_told);
 	rules[8].max = 8;
 	set_rules(rules, count);
-	CHECK(rules_told == 1 && all_told);
+	CHECK(rules_told);
 	set_rules(rules, count - 1);
-	CHECK(rules_told == 1 && all_told && limit_of("ab") == 1 && limit_of("cb") == -2);
+	CHECK(rules_told && limit_of("ab") == 1 && limit_of("cb") == -2);
 	set_rules(rules + 4, count - 5);
-	CHECK(all_told && limit_of("a.b") == -2);
+	CHECK(rules_told && limit_of("a.b") == -2);
 
 	/* each allocation may fail: the rules stay as they were */
 	for (i = 1; i < 100; i++)
@@ -176,7 +167,7 @@ check_rules(void)
 	return NULL;
 }
 
-/* What the rule of a queue keeps from starting, and what brings its lanes back. */
+/* What the rule of a queue keeps from starting, and what brings its groups back. */
 static const char *
 check_ruled_queues(void)
 {

@@ -89,7 +89,7 @@ compare_turns(int seed, int64 aging)
 		if (first == NULL)
 			continue;
 		CHECK(start_next(start, NULL) == first->place.id);
-		CHECK(check_lanes() == NULL);
+		CHECK(check_groups() == NULL);
 		turn = Max(turn + 1, start.wall);
 		turns[table.keys[first->group].queue[0] - 'a'] = turn;
 		started++;

@@ -34,21 +34,21 @@ check('scan', 'a scan forgets empty groups, and no row that appears meanwhile');
 check('drop and skip', 'dropped rows, skipped groups');
 check('locked rows', 'locked rows are passed over, and tried again after a while');
 check('clocks', 'rows become due by the wall clock, also when it steps back or forward');
-check('rules', 'which rule is for a queue, and what is told when rules change');
+check('rules', 'which rule is for a queue, and whether rules have changed');
 check('patterns', 'of random patterns the longest that matches is found');
 check('ruled queues', 'paused, max and until of a queue, also when the clock is set');
 check('averages', 'average duration of a queue, also of a new one');
 check('forgotten queues', 'queues are forgotten, except with running tasks or in a pause');
-check('blocked roles', 'a role with 1,000 groups is set aside at once');
+check('blocked roles', 'a role with 1,000 groups is skipped');
 check('role line', 'roles without an executor are called by their needs');
 check('closed queues', 'what brings the groups of a full queue back');
-check('two pauses', 'the pause of a later lane does not count for an earlier one');
+check('two pauses', 'the pause of a later group does not count for an earlier one');
 check('listed rows', 'small groups that a scan has listed are not read again');
 check('forgotten groups', 'too many groups: which are forgotten');
 check('out of memory', 'each allocation of an insertion may fail');
 check('restored pauses', 'the pauses that an earlier scheduler has begun');
 
-check('many lanes', "the end of a task in a full queue with $_ roles", $_) for 1, 1000;
+check('many groups', "the end of a task in a full queue with $_ roles", $_) for 1, 1000;
 
 # The same rounds each time; another seed finds other ones.
 for my $seed (20261121 .. 20261123)
