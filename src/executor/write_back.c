@@ -61,7 +61,8 @@ lock_table(const SharedTask *task, bool committed, LOCKMODE mode)
 		}
 		CHECK_FOR_INTERRUPTS();
 		statement_forget_plans();
-		table_free(table);
+		if (table)
+			MemoryContextDelete(table->context);
 		table = NULL; /* also if the next line raises an error */
 		table = table_find(task->relid, TopMemoryContext);
 		if (table == NULL)

@@ -293,7 +293,8 @@ forget_table(void)
 
 	MyScheduler->table = NULL;
 	statement_forget_plans();
-	table_free(table);
+	if (table)
+		MemoryContextDelete(table->context);
 }
 
 /* The table has been prepared: are its tasks to be held back? */

@@ -207,22 +207,11 @@ check_name(Making *making)
 }
 
 /*
- * Something that was made is missing again.  Whatever has taken it away would do so at every try.
- * The scheduler goes on without it, however slow that is.
+ * Execute what is missing.  Returns false if nothing is, or nothing that this process may make.
+ *
+ * If something that was made is missing "again", whatever has taken it away would do so at every
+ * try.  The scheduler goes on without it, however slow that is.
  */
-static void
-report_spoiled(const Making *making, const char *sql)
-{
-	spoiled = making->relid;
-	ereport(WARNING,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("an index, trigger or policy of table \"%s\" is not what it was made to be",
-					making->relname),
-			 errdetail("It was to be made by: %s.  It is not made again.", sql),
-			 errhint("Look for event triggers and for invalid indexes, remove them, and reload.")));
-}
-
-/* Execute what is missing.  Returns false if nothing is, or nothing that this process may make. */
 static bool
 make_missing(Making *making, bool again)
 {
@@ -240,7 +229,16 @@ make_missing(Making *making, bool again)
 				continue;
 			if (again)
 			{
-				report_spoiled(making, sql);
+				spoiled = making->relid;
+				ereport(
+					WARNING,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("an index, trigger or policy of table \"%s\" is not what it was made"
+							" to be",
+							making->relname),
+					 errdetail("It was to be made by: %s.  It is not made again.", sql),
+					 errhint("Look for event triggers and for invalid indexes, remove them, and"
+							 " reload.")));
 				continue;
 			}
 		}

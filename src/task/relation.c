@@ -25,9 +25,7 @@
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_type.h"
 #include "commands/defrem.h"
-#include "lib/stringinfo.h"
 #include "storage/lmgr.h"
-#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
@@ -98,41 +96,6 @@ columns_fault(Relation rel, const ColumnDefinition *columns, int count, bool who
 			fault = psprintf("It has no column \"%s\".", columns[i].name);
 	}
 	return fault;
-}
-
-/* Does a value in a column of this name belong to one run, so that the next row starts without it?
- */
-static bool
-belongs_to_run(const char *name)
-{
-	TaskColumn which;
-
-	for (which = 0; which < TASK_COLUMNS; which++)
-		if (strcmp(name, task_columns[which].name) == 0)
-			return (task_columns[which].flags & COLUMN_INHERITED) == 0;
-	return false;
-}
-
-/* List, for SQL, the columns that are copied to the next row of a repeating task. */
-char *
-columns_inherited(Relation rel)
-{
-	TupleDesc desc = RelationGetDescr(rel);
-	StringInfoData list;
-	int i;
-
-	initStringInfo(&list);
-	for (i = 0; i < desc->natts; i++)
-	{
-		Form_pg_attribute att = TupleDescAttr(desc, i);
-
-		if (att->attisdropped || att->attgenerated || att->attidentity ||
-			belongs_to_run(NameStr(att->attname)))
-			continue;
-		appendStringInfo(&list, "%s%s", list.len ? ", " : "",
-						 quote_identifier(NameStr(att->attname)));
-	}
-	return list.data;
 }
 
 /* ---- relations ---- */

@@ -122,7 +122,6 @@ extern const ColumnDefinition queue_columns[QUEUE_COLUMNS];
 
 extern bool column_rounds(Form_pg_attribute attribute);
 extern char *columns_fault(Relation rel, const ColumnDefinition *columns, int count, bool whole);
-extern char *columns_inherited(Relation rel);
 
 /*
  * Raised when the task table has changed: the caller repeats its work, and reports no error.  No

@@ -17,6 +17,7 @@
 #include "access/xact.h"
 #include "catalog/pg_class.h"
 #include "executor/spi.h"
+#include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
 #include "nodes/parsenodes.h"
@@ -222,6 +223,41 @@ qualified_name(Oid relid)
 									  get_rel_name(relid));
 }
 
+/* Does a value in a column of this name belong to one run, so that the next row starts without it?
+ */
+static bool
+belongs_to_run(const char *name)
+{
+	TaskColumn which;
+
+	for (which = 0; which < TASK_COLUMNS; which++)
+		if (strcmp(name, task_columns[which].name) == 0)
+			return (task_columns[which].flags & COLUMN_INHERITED) == 0;
+	return false;
+}
+
+/* List, for SQL, the columns that are copied to the next row of a repeating task. */
+static char *
+list_inherited(Relation rel)
+{
+	TupleDesc desc = RelationGetDescr(rel);
+	StringInfoData list;
+	int i;
+
+	initStringInfo(&list);
+	for (i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+
+		if (att->attisdropped || att->attgenerated || att->attidentity ||
+			belongs_to_run(NameStr(att->attname)))
+			continue;
+		appendStringInfo(&list, "%s%s", list.len ? ", " : "",
+						 quote_identifier(NameStr(att->attname)));
+	}
+	return list.data;
+}
+
 /* Find an object of a table or of its partitions, which are locked, with code of the owner's. */
 static char *
 find_code(Oid relid, const List *members)
@@ -298,7 +334,7 @@ table_find(Oid relid, MemoryContext parent)
 	table->name = MemoryContextStrdup(context, qualified_name(relid));
 	table->rows = MemoryContextStrdup(
 		context, psprintf("%s%s", table->partitioned ? "" : "ONLY ", table->name));
-	table->inherited = MemoryContextStrdup(context, columns_inherited(rel));
+	table->inherited = MemoryContextStrdup(context, list_inherited(rel));
 	table->members = MemoryContextAlloc(context, (list_length(members) + 1) * sizeof(Oid));
 	foreach(cell, members)
 		table->members[table->nmembers++] = lfirst_oid(cell);
@@ -310,14 +346,6 @@ table_find(Oid relid, MemoryContext parent)
 	relation_close(rel, AccessShareLock);
 	MemoryContextSetParent(context, parent);
 	return table;
-}
-
-/* Free the description; NULL is allowed. */
-void
-table_free(TaskTable *table)
-{
-	if (table)
-		MemoryContextDelete(table->context);
 }
 
 /*
