@@ -176,7 +176,10 @@ is_plain(Relation rel)
 		   pg_class_aclmask(RelationGetRelid(rel), GetUserId(), needed, ACLMASK_ALL) == needed;
 }
 
-/* Keep what is needed of an index.  Returns false if its kind is unusual, or if it runs code. */
+/*
+ * Keep what is needed of an index.  Returns false if its kind is unusual, or if it runs code.  The
+ * server's functions for ranges, rows and arrays call those of a user's type.
+ */
 static bool
 keep_index(Relation index, DirectIndex *kept)
 {
@@ -189,6 +192,9 @@ keep_index(Relation index, DirectIndex *kept)
 	if ((index->rd_rel->relam != BTREE_AM_OID && index->rd_rel->relam != GIN_AM_OID) ||
 		!form->indimmediate || form->indisexclusion || owner_code_in_index(RelationGetRelid(index)))
 		return false;
+	for (i = 0; i < RelationGetDescr(index)->natts; i++)
+		if (TupleDescAttr(RelationGetDescr(index), i)->atttypid >= FirstNormalObjectId)
+			return false;
 	*kept = (DirectIndex){RelationGetRelid(index), info, NULL, true};
 	for (i = 0; i < info->ii_NumIndexKeyAttrs; i++)
 		for (j = 0; j < (int) lengthof(written); j++)

@@ -91,6 +91,9 @@ subtest 'what needs a statement' => sub {
 		[ 'a domain in an index', q{CREATE DOMAIN word AS text CHECK (value <> 'x');
 			CREATE INDEX mine ON task ((state::word))},
 			'DROP INDEX mine; DROP DOMAIN word' ],
+		[ 'a column of a range type of a user in an index', q{CREATE TYPE span AS RANGE (subtype = int);
+			ALTER TABLE task ADD mine span; CREATE INDEX ON task (mine)},
+			'ALTER TABLE task DROP mine; DROP TYPE span' ],
 		[ 'an index of another kind', 'CREATE INDEX mine ON task USING hash (queue)',
 			'DROP INDEX mine' ],
 		[ 'a precision', 'ALTER TABLE task ALTER stop TYPE timestamptz(0)',
