@@ -12,10 +12,10 @@
 
 #include "scheduler/round.h"
 #include "scheduler/demand.h"
-#include "scheduler/isolation.h"
 #include "scheduler/order.h"
 #include "scheduler/queue_rules.h"
 #include "scheduler/refused.h"
+#include "scheduler/scan.h"
 #include "scheduler/role_line.h"
 #include "scheduler/work.h"
 #include "scheduler/unstarted.h"
@@ -346,7 +346,7 @@ must_wait(const TaskTable *table, const Role *role)
 static void
 try_first_task(DispatchRound *round, const TaskTable *table, QueueGroup *group, Role *role)
 {
-	bool isolated = isolation_needed(group->places[group->next].id);
+	bool isolated = scan_is_suspect(group->places[group->next].id);
 	PoolExecutor *executor = NULL;
 
 	if (must_wait(table, role))
@@ -356,7 +356,7 @@ try_first_task(DispatchRound *round, const TaskTable *table, QueueGroup *group, 
 								 ring_limit(group, role), round->now.mono);
 	if (executor == NULL)
 		block_role(round, group, role);
-	else if (!isolated || isolation_acquire())
+	else if (!isolated || scan_acquire_suspect())
 		choose_task(round, group, role, executor, isolated);
 	else if (queue_rule(group->queue)->strict)
 		strict_hold(group->queue, round->now.mono);

@@ -35,29 +35,13 @@
 /* The last round has put its tasks back: see check_rules. */
 static bool gave_back;
 
-/* Put the request and its input into the ring, if there is room for both. */
-static void
-set_request(SharedTask *task, const Claim *claim)
-{
-	Size length = claim->request ? strlen(claim->request) : 0;
-	Size input = claim->input ? VARSIZE(claim->input) : 0;
-
-	task->request_len = -1;
-	task->input_len = 0;
-	if (claim->request == NULL || length + input > SHARED_REQUEST)
-		return;
-	task->request_len = (int32) length;
-	task->input_len = (int32) input;
-	memcpy(task->request, claim->request, length);
-	if (input > 0)
-		memcpy(task->request + length, claim->input, input);
-}
-
 /* Fill in the ring's entry for a claimed task. */
 static void
 make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *task)
 {
 	const char *queue = entry->group->queue->name;
+	Size length = claim->request ? strlen(claim->request) : 0;
+	Size input = claim->input ? VARSIZE(claim->input) : 0;
 
 	task->run = claim->run;
 	task->isolated = entry->candidate.isolated;
@@ -80,7 +64,16 @@ make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *tas
 		task->format = settings_format(claim->format);
 	strlcpy(task->queue, queue, sizeof(task->queue));
 	strlcpy(task->flow, claim->flow ? claim->flow : "", sizeof(task->flow));
-	set_request(task, claim);
+	/* the request and its input, if there is room for both */
+	task->request_len = -1;
+	task->input_len = 0;
+	if (claim->request == NULL || length + input > SHARED_REQUEST)
+		return;
+	task->request_len = (int32) length;
+	task->input_len = (int32) input;
+	memcpy(task->request, claim->request, length);
+	if (input > 0)
+		memcpy(task->request + length, claim->input, input);
 }
 
 static int
@@ -90,20 +83,6 @@ compare_claims(const void *a, const void *b)
 	int64 right = ((const Claim *) b)->run.id;
 
 	return left < right ? -1 : left > right;
-}
-
-/* Find the claim of this task among claims in the order of their ids; NULL if there is none. */
-static Claim *
-find_claim(Claim *claims, int count, const Candidate *candidate)
-{
-	Claim key = {.run.id = candidate->place.id};
-	Claim *claim = bsearch(&key, claims, count, sizeof(Claim), compare_claims);
-
-	/* the statement checks the role, too; here a mistake in it ends the round */
-	if (claim && (strcmp(claim->role, candidate->group->role) != 0 ||
-				  claim->role_id != candidate->group->role_id))
-		elog(ERROR, "a task of another role was claimed");
-	return claim;
 }
 
 /*
@@ -134,7 +113,16 @@ claim_candidates(DispatchRound *round, TimestampTz claimed, bool strict)
 	found = rows_claim(MyScheduler->table, candidates, count, round->now.wall, claimed, &claims);
 	qsort(claims, found, sizeof(Claim), compare_claims);
 	for (i = 0; i < count; i++)
-		entries[i]->claim = find_claim(claims, found, &entries[i]->candidate);
+	{
+		const TaskGroup *group = &entries[i]->group->key;
+		Claim key = {.run.id = entries[i]->candidate.place.id};
+		Claim *claim = bsearch(&key, claims, found, sizeof(Claim), compare_claims);
+
+		/* the statement checks the role, too; here a mistake in it ends the round */
+		if (claim && (strcmp(claim->role, group->role) != 0 || claim->role_id != group->role_id))
+			elog(ERROR, "a task of another role was claimed");
+		entries[i]->claim = claim;
+	}
 	return found;
 }
 
@@ -222,7 +210,16 @@ assign_entries(DispatchRound *round)
 				unstarted_expire(&entry->candidate);
 		}
 	}
+}
+
+/* The round has ended, perhaps with an error: the right to start a suspect is released, too. */
+static void
+end_round(DispatchRound *round)
+{
+	if (MyScheduler->slot->isolated)
+		arbiter_release_isolated(MyScheduler->slot);
 	pool_end_round();
+	strict_end_round(round);
 }
 
 /* Initialize a round, so that it can be abandoned. */
@@ -300,26 +297,24 @@ dispatch_round(DispatchRound *round, ClockNow now)
 	refused_batch_written(REFUSED_CLAIM);
 	count_from_now(round);
 	assign_entries(round);
-	strict_end_round(round);
+	end_round(round);
 	return round->dropped || round->count > 0;
 }
 
-/* The round has ended: tell other databases, and the figures, which executors this one lacks. */
+/*
+ * The round has ended: tell other databases, and the figures, which executors this one lacks.
+ * NULL: there are no rounds at present, so none is of use.
+ */
 void
 dispatch_publish(const DispatchRound *round)
 {
-	arbiter_want(MyScheduler->slot, round->wants_executor, round->wants_role);
-	figure_set(FIGURE_WANTED, round->wanted + role_line_read(round->now.mono).count);
-	demand_ask_again(round->full || OidIsValid(round->wants_role));
-}
+	static const DispatchRound none;
+	int waiting = round ? role_line_read(round->now.mono).count : 0;
 
-/* There are no rounds at present, so no executor is of use. */
-void
-dispatch_publish_none(void)
-{
-	arbiter_want(MyScheduler->slot, false, InvalidOid);
-	figure_set(FIGURE_WANTED, 0);
-	demand_ask_again(false);
+	round = round ? round : &none;
+	arbiter_want(MyScheduler->slot, round->wants_executor, round->wants_role);
+	figure_set(FIGURE_WANTED, round->wanted + waiting);
+	demand_ask_again(round->full || OidIsValid(round->wants_role));
 }
 
 /*
@@ -342,7 +337,6 @@ dispatch_abandon(DispatchRound *round)
 		if (!entry->strict)
 			groups_hint(&entry->group->key, entry->candidate.place, true);
 	}
-	strict_end_round(round);
+	end_round(round);
 	round->done = round->count;
-	pool_end_round();
 }

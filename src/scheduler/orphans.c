@@ -31,10 +31,10 @@
 #include "utils/timestamp.h"
 
 #include "scheduler/dependents.h"
-#include "scheduler/isolation.h"
 #include "scheduler/orphans.h"
 #include "scheduler/queue_rules.h"
 #include "scheduler/refused.h"
+#include "scheduler/scan.h"
 #include "scheduler/work.h"
 #include "shared/crash.h"
 #include "task/events.h"
@@ -608,7 +608,7 @@ write_single_runs(const TaskTable *table)
 		{
 			orphan->written = outcome_crashed(table, orphan->run, orphan->failure);
 			if (orphan->written)
-				isolation_want(); /* it is a suspect now */
+				scan_want_suspects(); /* it is a suspect now */
 		}
 	}
 }

@@ -18,7 +18,6 @@
 #include "storage/lwlock.h"
 #include "utils/memutils.h"
 
-#include "scheduler/isolation.h"
 #include "scheduler/order.h"
 #include "scheduler/pool.h"
 #include "scheduler/role_line.h"
@@ -39,10 +38,6 @@ static PoolExecutor *executors = NULL;
 
 /* Whom it tells: for all of its life the same. */
 static PoolListener listener;
-
-#define foreach_executor(e)                                                    \
-	for (PoolExecutor *e = executors; e < executors + Shared->nexecutors; e++) \
-		if (e->used)
 
 /* Return the executor after this one, the first one after NULL; NULL after the last one. */
 PoolExecutor *
@@ -114,7 +109,7 @@ pool_create(PoolListener pool_listener)
 bool
 pool_has_run(TaskRun run)
 {
-	foreach_executor(executor)
+	pool_foreach(executor)
 	{
 		uint32 i;
 
@@ -154,15 +149,15 @@ orphan_task(PoolTask *task, OrphanKind kind, const TaskFailure *failure)
 	listener.orphaned(task->run, kind, failure);
 }
 
-/* Reap the tasks that have ended: all before "done". */
+/* Reap the tasks that have ended: all before "done".  The slot tells how long, if it is its own. */
 static void
-reap_finished(PoolExecutor *executor, uint32 done)
+reap_finished(PoolExecutor *executor, uint32 done, bool mine)
 {
 	for (; executor->reaped != done; executor->reaped++)
 	{
 		PoolTask *task = &executor->ring[executor->reaped % SHARED_RING];
 
-		if (task->queue)
+		if (task->queue && mine)
 			queue_learn(task->queue, executor->slot->ring[executor->reaped % SHARED_RING].elapsed);
 		stop_counting(task);
 		listener.ended(task->run.id);
@@ -223,27 +218,6 @@ reap_dead(PoolExecutor *executor)
 	forget_executor(executor);
 }
 
-/* Has the registered process ended, or is it late, without having attached? */
-static bool
-has_failed_to_start(const PoolExecutor *executor)
-{
-	pid_t pid;
-
-	if (executor->handle)
-		return GetBackgroundWorkerPid(executor->handle, &pid) == BGWH_STOPPED;
-	return clock_exceeds(executor->slot->started, clock_mono(), ARRIVAL_MS);
-}
-
-/* What the slot of an executor says about it. */
-typedef struct SlotReport
-{
-	bool mine;	   /* the slot is still this executor's */
-	bool gone;	   /* it has exited with tasks in its ring */
-	bool attached; /* its process has attached */
-	bool ready;	   /* it has connected */
-	uint32 done;
-} SlotReport;
-
 /*
  * Has the process of this executor connected?  It may have exited since, and another one may use
  * the slot; after two of them nobody knows, and the answer is yes.  The caller holds the directory
@@ -259,26 +233,31 @@ has_connected(const PoolExecutor *executor)
 	return slot->generation != executor->generation + 1 || slot->had_pid;
 }
 
-/* Read the slot, and copy from it what is asked for during the iteration. */
-static SlotReport
-read_slot(PoolExecutor *executor)
+/* Read the slot of an executor, and copy from it what is asked for during the iteration. */
+static void
+reap_executor(PoolExecutor *executor)
 {
 	SharedExecutor *slot = executor->slot;
-	SlotReport report = {0};
+	bool mine; /* the slot is still this executor's */
+	bool connected;
+	bool gone = false;	   /* it has exited with tasks in its ring */
+	bool attached = false; /* its process has attached */
+	uint32 done = executor->assigned;
+	pid_t pid;
 
 	LWLockAcquire(Shared->directory, LW_SHARED);
-	report.mine = slot->state != EXECUTOR_FREE && slot->generation == executor->generation;
-	report.ready = has_connected(executor);
-	if (report.mine)
+	mine = slot->state != EXECUTOR_FREE && slot->generation == executor->generation;
+	connected = has_connected(executor);
+	if (mine)
 	{
 		LWLockAcquire(slot->lock, LW_SHARED);
 		Assert(slot->assigned == executor->assigned);
 		Assert((int32) (slot->assigned - slot->taken) >= 0);
 		Assert((int32) (slot->taken - slot->done) >= 0);
 		Assert((int32) (slot->done - executor->reaped) >= 0);
-		report.gone = slot->state == EXECUTOR_GONE;
-		report.attached = slot->proc != SHARED_NO_PROC;
-		report.done = slot->done;
+		gone = slot->state == EXECUTOR_GONE;
+		attached = slot->proc != SHARED_NO_PROC;
+		done = slot->done;
 		executor->pid = slot->pid;
 		executor->leaving |= slot->state == EXECUTOR_LEAVING;
 		executor->taken = slot->taken;
@@ -286,34 +265,22 @@ read_slot(PoolExecutor *executor)
 		LWLockRelease(slot->lock);
 	}
 	LWLockRelease(Shared->directory);
-	return report;
-}
 
-static void
-reap_executor(PoolExecutor *executor)
-{
-	SlotReport report = read_slot(executor);
-
-	if (!executor->ready && report.ready)
+	if (!executor->ready && connected)
 	{
 		executor->ready = true;
 		role_connected(executor->role);
 	}
-	if (!report.mine)
-	{
-		/* it has exited with an empty ring, and the slot may be in use again */
-		for (; executor->reaped != executor->assigned; executor->reaped++)
-		{
-			PoolTask *task = &executor->ring[executor->reaped % SHARED_RING];
-
-			stop_counting(task);
-			listener.ended(task->run.id);
-		}
+	/* if the slot is another's, it has exited with an empty ring: all has ended */
+	reap_finished(executor, done, mine);
+	if (!mine)
 		forget_executor(executor);
-		return;
-	}
-	reap_finished(executor, report.done);
-	if (report.gone || (!report.attached && has_failed_to_start(executor)))
+	else if (gone)
+		reap_dead(executor);
+	/* has the registered process ended, or is it late, without having attached? */
+	else if (!attached &&
+			 (executor->handle ? GetBackgroundWorkerPid(executor->handle, &pid) == BGWH_STOPPED
+							   : clock_exceeds(slot->started, clock_mono(), ARRIVAL_MS)))
 		reap_dead(executor);
 }
 
@@ -321,7 +288,7 @@ reap_executor(PoolExecutor *executor)
 void
 pool_reap(void)
 {
-	foreach_executor(executor)
+	pool_foreach(executor)
 		reap_executor(executor);
 }
 
@@ -357,7 +324,7 @@ pool_runs_long_task(const PoolExecutor *executor, MonoTime now)
 void
 pool_reclaim(MonoTime now)
 {
-	foreach_executor(executor)
+	pool_foreach(executor)
 		if (executor->taken != executor->assigned &&
 			(executor->leaving || pool_runs_long_task(executor, now)))
 			reclaim_tasks(executor);
@@ -367,7 +334,7 @@ pool_reclaim(MonoTime now)
 bool
 pool_is_busy(void)
 {
-	foreach_executor(executor)
+	pool_foreach(executor)
 		if (pool_count_tasks(executor) > 0)
 			return true;
 	return false;
@@ -378,7 +345,7 @@ void
 pool_dismiss(void)
 {
 	pool_reap();
-	foreach_executor(executor)
+	pool_foreach(executor)
 		reclaim_tasks(executor);
 }
 
@@ -426,7 +393,7 @@ expected_duration(const QueueState *queue)
 void
 pool_begin_round(void)
 {
-	foreach_executor(executor)
+	pool_foreach(executor)
 	{
 		uint32 i;
 
@@ -521,8 +488,7 @@ pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, QueueS
 void
 pool_end_round(void)
 {
-	isolation_release();
-	foreach_executor(executor)
+	pool_foreach(executor)
 	{
 		if (executor->reserved > 0)
 			set_slot_reserved(executor, false);
@@ -546,7 +512,7 @@ pool_until(MonoTime now)
 {
 	MonoTime until = CLOCK_NEVER;
 
-	foreach_executor(executor)
+	pool_foreach(executor)
 	{
 		bool runs = executor->taken != executor->reaped;
 

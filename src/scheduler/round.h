@@ -67,7 +67,6 @@ extern void strict_end_round(const DispatchRound *round);
 extern void dispatch_begin(DispatchRound *round);
 extern bool dispatch_round(DispatchRound *round, ClockNow now);
 extern void dispatch_publish(const DispatchRound *round);
-extern void dispatch_publish_none(void);
 extern void dispatch_abandon(DispatchRound *round);
 
 #endif /* PG_TASK_ROUND_H */

@@ -12,6 +12,11 @@
  * Every period, and before each scan, other rows are looked at that nobody has reported: runs whose
  * rows were changed, suspects, the next expiry, dependent rows.
  *
+ * A suspect, a task that was running when the server crashed, runs isolated: one at a time on the
+ * whole server, and alone in an executor.  The arbiter decides which scheduler may start one.  A
+ * scheduler acquires that right when it chooses a suspect, and releases it when the round ends;
+ * from then on the task in the executor's ring keeps other suspects waiting.
+ *
  * This file claims and writes nothing.
  */
 #include "postgres.h"
@@ -20,12 +25,12 @@
 
 #include "scheduler/dependents.h"
 #include "scheduler/groups.h"
-#include "scheduler/isolation.h"
 #include "scheduler/orphans.h"
 #include "scheduler/refused.h"
 #include "scheduler/scan.h"
 #include "scheduler/unstarted.h"
 #include "scheduler/work.h"
+#include "shared/arbiter.h"
 #include "task/rows.h"
 
 /* A slice ends after the statement that exceeds this time (us). */
@@ -59,10 +64,14 @@
 #define INDEX_LOOK_SHARE 100
 #define INDEX_LOOK_MAX_MS 60000
 
+/* While a suspect waits, the scheduler checks at this interval whether it may start (ms). */
+#define SUSPECT_MS 1000
+
 /* Static, because the slices of a scan are in different iterations. */
 static struct
 {
 	bool wanted;			  /* a scan was requested */
+	bool wants_suspects;	  /* ... and the suspects are to be read, whatever that costs */
 	bool going;				  /* a scan is between two of its slices */
 	bool tidying;			  /* it has read all groups, and forgets what it has not found */
 	bool jumping;			  /* the last groups had many rows: read only the first row of each */
@@ -71,8 +80,12 @@ static struct
 	int64 cost;				  /* duration of its slices so far (us) */
 	MonoTime next;			  /* the next periodic scan */
 	MonoTime not_before;	  /* no requested scan before this */
-	MonoTime next_look;		  /* at the rows that look_at_rows reads ... */
+	MonoTime next_look;		  /* at what else no hint reports ... */
 	MonoTime next_index_look; /* ... and at those that look_at_indexes reads for it */
+
+	int64 *suspects; /* ids of those that wait, in ascending order; NULL: none */
+	int nsuspects;
+	bool suspect_waits; /* one was skipped since they were read, because another one runs */
 } scan;
 
 /* Request a scan: rows wait that no hint has named. */
@@ -80,6 +93,48 @@ void
 scan_want(void)
 {
 	scan.wanted = true;
+}
+
+/* There are new suspects, or one that was skipped may start: a scan finds them. */
+void
+scan_want_suspects(void)
+{
+	scan.wants_suspects = true;
+}
+
+/* Return the number of waiting suspects. */
+int
+scan_count_suspects(void)
+{
+	return scan.nsuspects;
+}
+
+/* Is this task a suspect? */
+bool
+scan_is_suspect(int64 id)
+{
+	return scan.nsuspects > 0 &&
+		   bsearch(&id, scan.suspects, scan.nsuspects, sizeof(int64), rows_compare_ids);
+}
+
+/*
+ * Acquire the right to start a suspect: one in a round, and one at a time on the server.  False if
+ * another one runs.
+ */
+bool
+scan_acquire_suspect(void)
+{
+	if (!MyScheduler->slot->isolated && arbiter_take_isolated(MyScheduler->slot))
+		return true;
+	scan.suspect_waits = true;
+	return false;
+}
+
+/* Return when to ask again whether a suspect that was skipped may start. */
+MonoTime
+scan_suspect_due(ClockNow now)
+{
+	return scan.suspect_waits ? clock_plus_ms(now.mono, SUSPECT_MS) : CLOCK_NEVER;
 }
 
 /* Begin the next scan at this time at the latest, but not before a requested scan may begin. */
@@ -113,7 +168,7 @@ set_position(const TaskGroup *after)
 static bool
 is_wanted(void)
 {
-	return scan.wanted || isolation_is_wanted();
+	return scan.wanted || scan.wants_suspects;
 }
 
 /*
@@ -207,19 +262,6 @@ list_groups(const TaskTable *table)
 	return more ? &rows[count - 1].group : NULL;
 }
 
-/* The scan is complete. */
-static void
-end_scan(MonoTime now)
-{
-	int64 pause = Max(scan.cost * SCAN_SHARE, (int64) MyScheduler->settings.period * 1000);
-
-	scan.not_before.us = now.us + scan.cost * WANTED_SHARE;
-	scan.next.us = now.us + pause;
-	if (groups_displaced())
-		scan.next = scan.not_before;
-	scan.going = scan.tidying = false;
-}
-
 /* A scan begins. */
 static void
 begin_scan(void)
@@ -269,6 +311,7 @@ static void
 read_slice(void)
 {
 	MonoTime begun = clock_mono();
+	MonoTime now;
 	bool complete;
 
 	if (!scan.going)
@@ -276,11 +319,16 @@ read_slice(void)
 	do
 		complete = advance_scan(MyScheduler->table);
 	while (!complete && clock_mono().us - begun.us < SLICE_US);
-	scan.cost += clock_mono().us - begun.us;
+	now = clock_mono();
+	scan.cost += now.us - begun.us;
 	if (!complete)
 		return;
-	end_scan(clock_mono());
-	scan.next_look = clock_plus_ms(clock_mono(), MyScheduler->settings.period);
+	scan.going = scan.tidying = false;
+	scan.not_before.us = now.us + scan.cost * WANTED_SHARE;
+	scan.next_look = clock_plus_ms(now, MyScheduler->settings.period);
+	scan.next.us = Max(now.us + scan.cost * SCAN_SHARE, scan.next_look.us);
+	if (groups_displaced())
+		scan.next = scan.not_before;
 }
 
 /*
@@ -292,27 +340,29 @@ static void
 look_at_indexes(const TaskTable *table)
 {
 	MonoTime begun = clock_mono();
+	int64 *old = scan.suspects;
 	int64 *suspects;
 	int count;
 
-	if (!isolation_is_wanted() && clock_is_before(begun, scan.next_index_look))
+	if (!scan.wants_suspects && clock_is_before(begun, scan.next_index_look))
 		return;
 	count = rows_isolated(table, &suspects);
-	isolation_set_suspects(suspects, count);
+	scan.nsuspects = 0;
+	scan.suspects = NULL;
+	if (old)
+		pfree(old);
+	if (count > 0)
+	{
+		scan.suspects = MemoryContextAllocHuge(TopMemoryContext, count * sizeof(int64));
+		memcpy(scan.suspects, suspects, count * sizeof(int64));
+		qsort(scan.suspects, count, sizeof(int64), rows_compare_ids);
+	}
+	scan.nsuspects = count;
+	scan.wants_suspects = scan.suspect_waits = false;
 	unstarted_look(table);
 	dependents_look();
 	scan.next_index_look =
 		clock_after_share(begun, clock_mono(), INDEX_LOOK_SHARE, INDEX_LOOK_MAX_MS);
-}
-
-/* Read every period, and before each scan, what else no hint reports: a few rows. */
-static void
-look_at_rows(MonoTime now)
-{
-	refused_tidy(now);
-	orphans_reconcile(MyScheduler->table);
-	look_at_indexes(MyScheduler->table);
-	scan.next_look = clock_plus_ms(now, MyScheduler->settings.period);
 }
 
 /* Read a slice of the scan, and what else no hint reports, if that is due. */
@@ -322,6 +372,11 @@ run_scan(ClockNow now)
 	bool scans;
 	bool looks;
 
+	if (scan.suspect_waits && arbiter_take_isolated(MyScheduler->slot))
+	{
+		arbiter_release_isolated(MyScheduler->slot);
+		scan.wants_suspects = true;
+	}
 	scan.wanted = is_wanted(); /* whatever a look before it finds */
 	scans = !clock_is_before(now.mono, scan_until());
 	looks = (scans && !scan.going) || !clock_is_before(now.mono, scan.next_look);
@@ -330,16 +385,21 @@ run_scan(ClockNow now)
 	work_begin("scanning the task table");
 	work_limit(WORK_SCAN_MS);
 	if (looks)
-		look_at_rows(now.mono);
+	{
+		refused_tidy(now.mono);
+		orphans_reconcile(MyScheduler->table);
+		look_at_indexes(MyScheduler->table);
+		scan.next_look = clock_plus_ms(now.mono, MyScheduler->settings.period);
+	}
 	if (scans)
 		read_slice();
 	work_end();
 }
 
 static MonoTime
-scan_due(ClockNow now pg_attribute_unused())
+scan_due(ClockNow now)
 {
-	return clock_min(scan_until(), scan.next_look);
+	return clock_min(clock_min(scan_until(), scan.next_look), scan_suspect_due(now));
 }
 
 /* A periodic scan and a look need no scheduler: the next one begins with them. */
@@ -348,7 +408,7 @@ scan_needed(ClockNow now)
 {
 	if (scan.going)
 		return now.mono;
-	return is_wanted() || groups_lack() ? scan_until() : CLOCK_NEVER;
+	return is_wanted() || groups_lack() ? scan_until() : scan_suspect_due(now);
 }
 
 /* Nothing is known of the rows any more: a complete scan is due now. */
@@ -365,7 +425,7 @@ static void
 scan_forget_table(bool another pg_attribute_unused())
 {
 	forget_rows();
-	isolation_want();
+	scan.wants_suspects = true;
 }
 
 static void
@@ -379,4 +439,5 @@ const SchedulerJob scan_job = {.due = scan_due,
 							   .needed = scan_needed,
 							   .run = run_scan,
 							   .forget_table = scan_forget_table,
-							   .failed = scan_failed};
+							   .failed = scan_failed,
+							   .always = true};

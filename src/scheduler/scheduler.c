@@ -40,7 +40,6 @@
 #include "scheduler/dependents.h"
 #include "scheduler/groups.h"
 #include "scheduler/history.h"
-#include "scheduler/isolation.h"
 #include "scheduler/order.h"
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
@@ -204,7 +203,7 @@ dispatch_failed(const BatchFailure *failure)
 {
 	dispatch_abandon(&last_round);
 	if (failure->sqlstate != ERRCODE_TABLE_CHANGED)
-		dispatch_publish_none();
+		dispatch_publish(NULL);
 }
 
 static const SchedulerJob hints_job = {.run = take_hints, .always = true};
@@ -222,8 +221,7 @@ static const SchedulerJob *const jobs[] = {
 	&rules_reader_job, /* before anything is chosen by rules */
 	&rate_store_job,   /* before the tasks of an earlier scheduler are counted ... */
 	&reconcile_job,	   /* ... which this does */
-	&isolation_job,	   /* asks for a scan ... */
-	&scan_job,		   /* ... and what it finds may start in this iteration */
+	&scan_job,		   /* what it finds may start in this iteration */
 	&dispatch_job,	   /* chooses, claims, assigns */
 	/* these may wait for locks or be refused: the claims of other tasks do not wait for them */
 	&orphans_job,	/* first, because tasks may wait for these places */
@@ -466,7 +464,7 @@ find_table(void)
 	role_line_recall_all();
 	if (MyScheduler->away)
 	{
-		dispatch_publish_none();
+		dispatch_publish(NULL);
 		/* what is known of rows will not hold when it is released */
 		MyScheduler->last_relid = InvalidOid;
 		return true;
@@ -648,7 +646,7 @@ run_guarded_iteration(void)
 	PG_END_TRY();
 	error_context_stack = callback.previous;
 	figure_add(FIGURE_ITERATIONS, 1);
-	figure_set(FIGURE_HELD, refused_count() + isolation_count() + orphans_count());
+	figure_set(FIGURE_HELD, refused_count() + scan_count_suspects() + orphans_count());
 }
 
 /* Must this process exit?  If its memory is full of zones, it is started again. */
@@ -687,7 +685,7 @@ next_iteration(ClockNow now)
 
 	if (iteration_failed)
 		return clock_min(clock_plus_ms(now.mono, MyScheduler->settings.period),
-						 isolation_job.due(now));
+						 scan_suspect_due(now));
 	if (MyScheduler->away)
 		return clock_plus_ms(now.mono, MyScheduler->settings.period);
 	if (rests_since.us != CLOCK_NEVER.us)
