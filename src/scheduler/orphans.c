@@ -34,7 +34,6 @@
 #include "scheduler/orphans.h"
 #include "scheduler/queue_rules.h"
 #include "scheduler/refused.h"
-#include "scheduler/scan.h"
 #include "scheduler/work.h"
 #include "shared/crash.h"
 #include "task/events.h"
@@ -608,7 +607,7 @@ write_single_runs(const TaskTable *table)
 		{
 			orphan->written = outcome_crashed(table, orphan->run, orphan->failure);
 			if (orphan->written)
-				scan_want_suspects(); /* it is a suspect now */
+				MyScheduler->wants_suspects = true; /* it is a suspect now */
 		}
 	}
 }

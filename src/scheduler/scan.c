@@ -71,7 +71,6 @@
 static struct
 {
 	bool wanted;			  /* a scan was requested */
-	bool wants_suspects;	  /* ... and the suspects are to be read, whatever that costs */
 	bool going;				  /* a scan is between two of its slices */
 	bool tidying;			  /* it has read all groups, and forgets what it has not found */
 	bool jumping;			  /* the last groups had many rows: read only the first row of each */
@@ -93,13 +92,6 @@ void
 scan_want(void)
 {
 	scan.wanted = true;
-}
-
-/* There are new suspects, or one that was skipped may start: a scan finds them. */
-void
-scan_want_suspects(void)
-{
-	scan.wants_suspects = true;
 }
 
 /* Return the number of waiting suspects. */
@@ -168,7 +160,7 @@ set_position(const TaskGroup *after)
 static bool
 is_wanted(void)
 {
-	return scan.wanted || scan.wants_suspects;
+	return scan.wanted || MyScheduler->wants_suspects;
 }
 
 /*
@@ -344,7 +336,7 @@ look_at_indexes(const TaskTable *table)
 	int64 *suspects;
 	int count;
 
-	if (!scan.wants_suspects && clock_is_before(begun, scan.next_index_look))
+	if (!MyScheduler->wants_suspects && clock_is_before(begun, scan.next_index_look))
 		return;
 	count = rows_isolated(table, &suspects);
 	scan.nsuspects = 0;
@@ -358,7 +350,7 @@ look_at_indexes(const TaskTable *table)
 		qsort(scan.suspects, count, sizeof(int64), rows_compare_ids);
 	}
 	scan.nsuspects = count;
-	scan.wants_suspects = scan.suspect_waits = false;
+	MyScheduler->wants_suspects = scan.suspect_waits = false;
 	unstarted_look(table);
 	dependents_look();
 	scan.next_index_look =
@@ -375,7 +367,7 @@ run_scan(ClockNow now)
 	if (scan.suspect_waits && arbiter_take_isolated(MyScheduler->slot))
 	{
 		arbiter_release_isolated(MyScheduler->slot);
-		scan.wants_suspects = true;
+		MyScheduler->wants_suspects = true;
 	}
 	scan.wanted = is_wanted(); /* whatever a look before it finds */
 	scans = !clock_is_before(now.mono, scan_until());
@@ -425,7 +417,7 @@ static void
 scan_forget_table(bool another pg_attribute_unused())
 {
 	forget_rows();
-	scan.wants_suspects = true;
+	MyScheduler->wants_suspects = true;
 }
 
 static void

@@ -17,7 +17,6 @@ extern bool scan_is_open(void);
 extern void scan_no_later(MonoTime moment);
 extern MonoTime scan_missed_until(void);
 
-extern void scan_want_suspects(void);
 extern MonoTime scan_suspect_due(ClockNow now);
 extern int scan_count_suspects(void);
 extern bool scan_is_suspect(int64 id);

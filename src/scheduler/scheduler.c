@@ -152,6 +152,8 @@ take_hints(ClockNow now)
 	int count = shared_scheduler_take(MyScheduler->slot, hints, &watched, &events);
 	int i;
 
+	/* first, because a scan finds what is lost of the others if memory runs out */
+	dependents_take(events, &watched);
 	for (i = 0; i < count; i++)
 	{
 		TaskGroup group = {hints[i].queue, hints[i].max, hints[i].priority, NameStr(hints[i].role),
@@ -169,7 +171,6 @@ take_hints(ClockNow now)
 		rules_reader_want();
 	if (events & SHARED_HISTORY)
 		history_hint(0, now.mono);
-	dependents_take(events, &watched);
 }
 
 /* One claim: hints and finished tasks are handled before the next one. */

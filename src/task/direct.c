@@ -37,6 +37,7 @@
 #include "commands/trigger.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
+#include "nodes/nodeFuncs.h"
 #include "rewrite/rewriteHandler.h"
 #include "storage/procarray.h"
 #include "utils/acl.h"
@@ -55,7 +56,6 @@
 #include "task/direct.h"
 #include "task/outcome.h"
 #include "task/owner.h"
-#include "task/owner_code.h"
 #include "task/relation.h"
 #include "task/table.h"
 
@@ -176,9 +176,25 @@ is_plain(Relation rel)
 		   pg_class_aclmask(RelationGetRelid(rel), GetUserId(), needed, ACLMASK_ALL) == needed;
 }
 
+/* Is this a function that a user has created? */
+static bool
+is_users(Oid function, void *context pg_attribute_unused())
+{
+	return function >= FirstNormalObjectId;
+}
+
+/* May an expression call such a function? */
+static bool
+calls_users(Node *node, void *context)
+{
+	return node && (IsA(node, CoerceToDomain) || check_functions_in_node(node, is_users, context) ||
+					expression_tree_walker(node, COMPAT_WALKER(calls_users), context));
+}
+
 /*
- * Keep what is needed of an index.  Returns false if its kind is unusual, or if it runs code.  The
- * server's functions for ranges, rows and arrays call those of a user's type.
+ * Keep what is needed of an index.  Returns false if its kind is unusual, or if it runs code of a
+ * user, also in C: only a statement is executed with our search_path.  The server's functions for
+ * ranges, rows and arrays call those of a user's type.
  */
 static bool
 keep_index(Relation index, DirectIndex *kept)
@@ -190,10 +206,15 @@ keep_index(Relation index, DirectIndex *kept)
 
 	/* one of kind GIN is on "after", and has no row that is written here */
 	if ((index->rd_rel->relam != BTREE_AM_OID && index->rd_rel->relam != GIN_AM_OID) ||
-		!form->indimmediate || form->indisexclusion || owner_code_in_index(RelationGetRelid(index)))
+		!form->indimmediate || form->indisexclusion ||
+		calls_users((Node *) info->ii_Expressions, NULL) ||
+		calls_users((Node *) info->ii_Predicate, NULL))
 		return false;
 	for (i = 0; i < RelationGetDescr(index)->natts; i++)
 		if (TupleDescAttr(RelationGetDescr(index), i)->atttypid >= FirstNormalObjectId)
+			return false;
+	for (i = 0; i < info->ii_NumIndexKeyAttrs; i++)
+		if (index->rd_opfamily[i] >= FirstNormalObjectId)
 			return false;
 	*kept = (DirectIndex){RelationGetRelid(index), info, NULL, true};
 	for (i = 0; i < info->ii_NumIndexKeyAttrs; i++)

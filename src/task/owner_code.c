@@ -305,8 +305,8 @@ classes_run_code(int cache, HeapTuple tuple, AttrNumber number)
 }
 
 /* Could an index run such code: its expressions, its condition, its operator classes? */
-bool
-owner_code_in_index(Oid index)
+static bool
+index_runs_code(Oid index)
 {
 	HeapTuple tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
 	bool found;
@@ -431,7 +431,7 @@ find_index(Relation rel, ObjectAddress *object)
 	ListCell *cell;
 
 	foreach(cell, RelationGetIndexList(rel))
-		if (owner_code_in_index(lfirst_oid(cell)))
+		if (index_runs_code(lfirst_oid(cell)))
 		{
 			ObjectAddressSet(*object, RelationRelationId, lfirst_oid(cell));
 			return true;
