@@ -212,7 +212,11 @@ assign_entries(DispatchRound *round)
 	}
 }
 
-/* The round has ended, perhaps with an error: the right to start a suspect is released, too. */
+/*
+ * The round has ended, perhaps with an error: the right to start a suspect is released, too.  What
+ * was chosen is forgotten, because its groups may be, before an error of a later iteration comes
+ * here again.
+ */
 static void
 end_round(DispatchRound *round)
 {
@@ -220,6 +224,7 @@ end_round(DispatchRound *round)
 		arbiter_release_isolated(MyScheduler->slot);
 	pool_end_round();
 	strict_end_round(round);
+	round->done = round->count = 0;
 }
 
 /* Initialize a round, so that it can be abandoned. */
@@ -282,6 +287,8 @@ check_rules(DispatchRound *round)
 bool
 dispatch_round(DispatchRound *round, ClockNow now)
 {
+	bool more;
+
 	Assert(round->count == 0);
 	round->now = now;
 	role_line_recall(pg_atomic_read_u32(&Shared->databases_changes), now.mono);
@@ -297,8 +304,9 @@ dispatch_round(DispatchRound *round, ClockNow now)
 	refused_batch_written(REFUSED_CLAIM);
 	count_from_now(round);
 	assign_entries(round);
+	more = round->dropped || round->count > 0;
 	end_round(round);
-	return round->dropped || round->count > 0;
+	return more;
 }
 
 /*
@@ -338,5 +346,4 @@ dispatch_abandon(DispatchRound *round)
 			groups_hint(&entry->group->key, entry->candidate.place, true);
 	}
 	end_round(round);
-	round->done = round->count;
 }

@@ -7,6 +7,9 @@ use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
 
+# the C library fills what is freed with this byte, so that no process can use it unnoticed
+local $ENV{MALLOC_PERTURB_} = 165;
+
 my $node = new_node('main', conf => 'pg_task.period = 100ms');
 
 make_gates($node);
@@ -283,6 +286,39 @@ subtest 'a task whose role may not run it' => sub {
 	wait_for_state($node, $second, 'DONE');
 	is_row($node, $first, { state => 'FAIL', attempt => 0 }, 'it has failed');
 	$locker->quit;
+};
+
+subtest 'errors after a task was claimed' => sub {
+	sql('CREATE ROLE keeper LOGIN; CREATE ROLE stranger; CREATE DATABASE mine OWNER keeper');
+	wait_for_table($node, db => 'mine', table => $_) for qw(task task_queue);
+	my $pid = q{SELECT pid FROM pg_stat_activity
+		WHERE backend_type = 'pg_task scheduler' AND datname = 'mine'};
+	my $scheduler = sql($pid);
+
+	# the round that claims also fails a row of a role that may run nothing: that ends with an
+	# error when the owner cannot read the table any more
+	sql_as('keeper', q{
+		INSERT INTO task_queue (queue, strict) VALUES ('s', true);
+		CREATE FUNCTION lack() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			WHILE has_table_privilege('public.task', 'SELECT') LOOP
+				PERFORM pg_sleep(0.05);
+			END LOOP;
+			RAISE SQLSTATE '53100' USING MESSAGE = 'nothing is left';
+		END $$;
+		CREATE TRIGGER lack BEFORE UPDATE ON task FOR EACH ROW WHEN (NEW.state = 'FAIL')
+			EXECUTE FUNCTION lack()}, db => 'mine');
+	run_task($node, db => 'mine', role => 'keeper', queue => 's', request => 'SELECT 1');
+	sql_in('mine', q{INSERT INTO task (queue, role, request)
+		VALUES ('s', 'keeper', 'SELECT 2'), ('n', 'stranger', 'SELECT 3')});
+	wait_until($node, "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = $scheduler");
+	sql_in('mine', 'REVOKE SELECT ON task FROM keeper');
+	wait_until($node, q{SELECT errors >= 4 FROM pg_stat_task_scheduler() WHERE datname = 'mine'});
+	sql_in('mine', 'DROP TRIGGER lack ON task; GRANT SELECT ON task TO keeper');
+	my $last = run_task($node, db => 'mine', role => 'keeper', queue => 's',
+		request => 'SELECT 4');
+	is(task($node, $last, 'state', db => 'mine'), 'DONE', 'the next task runs');
+	is(sql($pid), $scheduler, 'the scheduler is the same process');
 };
 
 done_testing();
