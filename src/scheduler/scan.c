@@ -17,7 +17,7 @@
  * scheduler acquires that right when it chooses a suspect, and releases it when the round ends;
  * from then on the task in the executor's ring keeps other suspects waiting.
  *
- * This file claims and writes nothing.
+ * This file claims and writes nothing, and locks no row.
  */
 #include "postgres.h"
 
@@ -31,7 +31,8 @@
 #include "scheduler/unstarted.h"
 #include "scheduler/work.h"
 #include "shared/arbiter.h"
-#include "task/rows.h"
+#include "task/rows_sql.h"
+#include "task/statement.h"
 
 /* A slice ends after the statement that exceeds this time (us). */
 #define SLICE_US 2000
@@ -101,12 +102,22 @@ scan_count_suspects(void)
 	return scan.nsuspects;
 }
 
+/* Comparator for qsort and bsearch: ids in ascending order. */
+static int
+compare_ids(const void *a, const void *b)
+{
+	int64 left = *(const int64 *) a;
+	int64 right = *(const int64 *) b;
+
+	return left < right ? -1 : left > right;
+}
+
 /* Is this task a suspect? */
 bool
 scan_is_suspect(int64 id)
 {
 	return scan.nsuspects > 0 &&
-		   bsearch(&id, scan.suspects, scan.nsuspects, sizeof(int64), rows_compare_ids);
+		   bsearch(&id, scan.suspects, scan.nsuspects, sizeof(int64), compare_ids);
 }
 
 /*
@@ -217,12 +228,93 @@ remember_rows(const GroupHead *rows, int count, bool complete)
 	groups_scan_found(&rows->group, places, i, complete && i == count);
 }
 
+/* clang-format off */
+
+/* The columns of the index on waiting rows.  The expressions must match those of the index. */
+#define G_ALL G_QUEUE ", " MAX_OR_NONE ", t.priority, t.role, t.role_id"
+
+/*
+ * A loose index scan from group to group: one descent of the index for each.  It finds the first
+ * row of each group.
+ */
+static const Statement scan_groups = {.sql =
+	"WITH RECURSIVE g (queue, max, priority, role, role_id, dt, id) AS ("
+	"(SELECT " G_ALL ", t.dt, t.id"
+	"   FROM {rows} AS t"
+	"  WHERE " WAITING " AND " COMPLETE
+	"    AND (" G_ALL ") > ($queue, $max, $priority, $role::name, $role_id)"
+	"  ORDER BY " G_ALL ", t.dt, t.id"
+	"  LIMIT 1)"
+	" UNION ALL"
+	" SELECT n.*"
+	"   FROM g CROSS JOIN LATERAL ("
+	"        SELECT " G_ALL ", t.dt, t.id"
+	"          FROM {rows} AS t"
+	"         WHERE " WAITING " AND " COMPLETE
+	"           AND (" G_ALL ") > (g.queue, g.max, g.priority, g.role, g.role_id)"
+	"         ORDER BY " G_ALL ", t.dt, t.id"
+	"         LIMIT 1) AS n"
+	") SELECT substr(g.queue, 1, " CppAsString2(TASK_QUEUE_MAX) " + 1), max, priority, role::text,"
+	"         dt, id, role_id, octet_length(g.queue) > " CppAsString2(TASK_QUEUE_MAX)
+	"    FROM g LIMIT $limit"};
+
+/*
+ * An index scan of all rows: the limit may cut off rows of the last group.  For groups of a few rows
+ * this takes a fraction of the time.
+ */
+static const Statement list_rows = {.sql =
+	"SELECT substr(t.queue, 1, " CppAsString2(TASK_QUEUE_MAX) " + 1), " MAX_OR_NONE ", t.priority,"
+	"       t.role::text, t.dt, t.id, t.role_id,"
+	"       octet_length(t.queue) > " CppAsString2(TASK_QUEUE_MAX)
+	"  FROM {rows} AS t"
+	" WHERE " WAITING " AND " COMPLETE
+	"   AND (" G_ALL ") > ($queue, $max, $priority, $role::name, $role_id)"
+	" ORDER BY " G_ALL ", t.dt, t.id"
+	" LIMIT $limit"};
+
+/* clang-format on */
+
+/* Execute one of the two statements above: read what comes after the position of the scan. */
+static int
+read_heads(const Statement *statement, const TaskTable *table, int limit, GroupHead **heads)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	uint64 count;
+	uint64 i;
+
+	statement_begin(&args);
+	arg_text(&args, "queue", scan.after.queue);
+	arg_int32(&args, "max", scan.after.max);
+	arg_int32(&args, "priority", scan.after.priority);
+	arg_text(&args, "role", scan.after.role);
+	arg_int64(&args, "role_id", scan.after.role_id);
+	arg_int64(&args, "limit", limit);
+	count = statement_execute(statement, table, &args);
+	*heads = MemoryContextAllocHuge(caller, Max(count, 1) * sizeof(GroupHead));
+	for (i = 0; i < count; i++)
+	{
+		GroupHead *head = &(*heads)[i];
+
+		head->group.queue = statement_text(caller, i, 1);
+		head->group.max = statement_int32(i, 2);
+		head->group.priority = statement_int32(i, 3);
+		head->group.role = statement_text(caller, i, 4);
+		head->place.dt = statement_time(i, 5);
+		head->place.id = statement_int64(i, 6);
+		head->group.role_id = statement_int64(i, 7);
+		head->too_long = statement_bool(i, 8);
+	}
+	statement_end();
+	return (int) count;
+}
+
 /* Read the first rows of the next groups.  Returns the last group; NULL if there are no more. */
 static const TaskGroup *
 jump_over_groups(const TaskTable *table)
 {
 	GroupHead *heads;
-	int count = rows_scan(table, &scan.after, JUMP_GROUPS, &heads);
+	int count = read_heads(&scan_groups, table, JUMP_GROUPS, &heads);
 	int i;
 
 	for (i = 0; i < count; i++)
@@ -236,7 +328,7 @@ static const TaskGroup *
 list_groups(const TaskTable *table)
 {
 	GroupHead *rows;
-	int count = rows_list(table, &scan.after, LIST_ROWS, &rows);
+	int count = read_heads(&list_rows, table, LIST_ROWS, &rows);
 	bool more = count == LIST_ROWS;
 	int ngroups = 0;
 	int first = 0;
@@ -323,6 +415,44 @@ read_slice(void)
 		scan.next = scan.not_before;
 }
 
+/* clang-format off */
+/* The first condition matches exactly one index. */
+static const Statement find_suspects = {.sql =
+	"SELECT t.id"
+	"  FROM {rows} AS t"
+	" WHERE (t.state = 'WORK' OR (t.state = 'PLAN' AND t.crashed > 0))"
+	"   AND t.state = $state AND t.crashed > 0 AND t.waits IS NULL"};
+/* clang-format on */
+
+/* Find the waiting tasks that are suspects: the server may have crashed because of them. */
+static void
+look_for_suspects(const TaskTable *table)
+{
+	int64 *old = scan.suspects;
+	StatementArgs args;
+	int count;
+	int i;
+
+	statement_begin(&args);
+	arg_text(&args, "state", "PLAN");
+	count = (int) statement_execute(&find_suspects, table, &args);
+	scan.suspects = NULL;
+	scan.nsuspects = 0;
+	MyScheduler->wants_suspects = scan.suspect_waits = false;
+	if (old)
+		pfree(old);
+	if (count > 0)
+	{
+		scan.suspects = MemoryContextAllocHuge(TopMemoryContext, count * sizeof(int64));
+		scan.nsuspects = count;
+	}
+	for (i = 0; i < count; i++)
+		scan.suspects[i] = statement_int64(i, 1);
+	statement_end();
+	if (count > 0)
+		qsort(scan.suspects, count, sizeof(int64), compare_ids);
+}
+
 /*
  * Look for suspects, the next expiry, and rows that wait for other tasks.  There are few of them,
  * if any, but their indexes are read from the beginning, where an old snapshot keeps an entry for
@@ -332,25 +462,10 @@ static void
 look_at_indexes(const TaskTable *table)
 {
 	MonoTime begun = clock_mono();
-	int64 *old = scan.suspects;
-	int64 *suspects;
-	int count;
 
 	if (!MyScheduler->wants_suspects && clock_is_before(begun, scan.next_index_look))
 		return;
-	count = rows_isolated(table, &suspects);
-	scan.nsuspects = 0;
-	scan.suspects = NULL;
-	if (old)
-		pfree(old);
-	if (count > 0)
-	{
-		scan.suspects = MemoryContextAllocHuge(TopMemoryContext, count * sizeof(int64));
-		memcpy(scan.suspects, suspects, count * sizeof(int64));
-		qsort(scan.suspects, count, sizeof(int64), rows_compare_ids);
-	}
-	scan.nsuspects = count;
-	MyScheduler->wants_suspects = scan.suspect_waits = false;
+	look_for_suspects(table);
 	unstarted_look(table);
 	dependents_look();
 	scan.next_index_look =

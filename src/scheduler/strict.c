@@ -13,6 +13,9 @@
  */
 #include "postgres.h"
 
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+
 #include "scheduler/order.h"
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
@@ -21,7 +24,8 @@
 #include "scheduler/round.h"
 #include "task/outcome.h"
 #include "task/roles.h"
-#include "task/rows.h"
+#include "task/rows_sql.h"
+#include "task/statement.h"
 
 /* While a first task cannot be claimed, the queue is held for this time (ms): doubled each time. */
 #define HOLD_FIRST_MS 10
@@ -53,6 +57,122 @@ strict_awaits(DispatchRound *round, QueueGroup *group, TaskPlace first)
 	strict_hold(group->queue, round->now.mono);
 	groups_read_again(group, first);
 	return true;
+}
+
+/* A group of one of several queues: its head, and the queue, counted from 0. */
+typedef struct QueueHead
+{
+	int number;
+	GroupHead head;
+} QueueHead;
+
+/* clang-format off */
+
+/* The columns of the index after the queue. */
+#define G_REST MAX_OR_NONE ", t.priority, t.role, t.role_id"
+
+/* A loose index scan from group to group, as that of scan.c, within each queue. */
+static const Statement find_heads = {.sql =
+	"SELECT a.number::int4, g.max, g.priority, g.role::text, g.role_id, g.dt, g.id"
+	"  FROM unnest($queues) WITH ORDINALITY AS a (queue, number)"
+	" CROSS JOIN LATERAL ("
+	"       WITH RECURSIVE g (max, priority, role, role_id, dt, id) AS ("
+	"       (SELECT " G_REST ", t.dt, t.id"
+	"          FROM {rows} AS t"
+	"         WHERE " WAITING " AND " COMPLETE " AND " G_QUEUE " = a.queue"
+	"         ORDER BY " G_REST ", t.dt, t.id"
+	"         LIMIT 1)"
+	"        UNION ALL"
+	"       SELECT n.*"
+	"         FROM g CROSS JOIN LATERAL ("
+	"              SELECT " G_REST ", t.dt, t.id"
+	"                FROM {rows} AS t"
+	"               WHERE " WAITING " AND " COMPLETE " AND " G_QUEUE " = a.queue"
+	"                 AND (" G_REST ") > (g.max, g.priority, g.role, g.role_id)"
+	"               ORDER BY " G_REST ", t.dt, t.id"
+	"               LIMIT 1) AS n"
+	"       ) SELECT * FROM g LIMIT $limit) AS g"};
+/* clang-format on */
+
+/*
+ * Read the groups of these queues that have waiting rows, up to HEADS_MAX of each queue, with the
+ * first row of each group.
+ */
+static int
+read_heads(const TaskTable *table, const char *const *queues, int count, QueueHead **heads)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	Datum *values;
+	int i;
+
+	statement_begin(&args);
+	values = arg_array(&args, "queues", TEXTOID, count);
+	for (i = 0; i < count; i++)
+		values[i] = CStringGetTextDatum(queues[i]);
+	arg_int64(&args, "limit", HEADS_MAX);
+	count = (int) statement_execute(&find_heads, table, &args);
+	*heads = MemoryContextAllocZero(caller, Max(count, 1) * sizeof(QueueHead));
+	for (i = 0; i < count; i++)
+	{
+		QueueHead *head = &(*heads)[i];
+
+		head->number = statement_int32(i, 1) - 1;
+		head->head.group.queue = queues[head->number];
+		head->head.group.max = statement_int32(i, 2);
+		head->head.group.priority = statement_int32(i, 3);
+		head->head.group.role = statement_text(caller, i, 4);
+		head->head.group.role_id = statement_int64(i, 5);
+		head->head.place.dt = statement_time(i, 6);
+		head->head.place.id = statement_int64(i, 7);
+	}
+	statement_end();
+	return count;
+}
+
+/* A waiting row whose last run has failed. */
+typedef struct RowWait
+{
+	int64 id;
+	TimestampTz stop; /* when that run ended */
+	RowRetry retry;	  /* the number of failed runs, "delay", "backoff" and the role alone */
+} RowWait;
+
+/* clang-format off */
+static const Statement find_waits = {.sql =
+	"SELECT t.id, coalesce(t.stop, '-infinity'), t.failed, " DELAY ", " BACKOFF ","
+	"       coalesce(t.role::text, ''), coalesce(t.role_id, 0)"
+	"  FROM {rows} AS t"
+	" WHERE t.id = ANY ($ids) AND t.state = $state AND t.waits IS NULL AND t.failed > 0"};
+/* clang-format on */
+
+/* Of the rows with these ids, read those that wait, and whose last run has failed. */
+static int
+read_waits(const TaskTable *table, const int64 *ids, int count, RowWait **waits)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	int i;
+
+	statement_begin(&args);
+	arg_ids(&args, "ids", ids, count);
+	arg_text(&args, "state", "PLAN");
+	count = (int) statement_execute(&find_waits, table, &args);
+	*waits = MemoryContextAllocZero(caller, Max(count, 1) * sizeof(RowWait));
+	for (i = 0; i < count; i++)
+	{
+		RowWait *wait = &(*waits)[i];
+
+		wait->id = statement_int64(i, 1);
+		wait->stop = statement_time(i, 2);
+		wait->retry.failed = statement_int32(i, 3);
+		wait->retry.delay = statement_int64(i, 4);
+		wait->retry.backoff = statement_float8(i, 5);
+		wait->retry.role = statement_text(caller, i, 6);
+		wait->retry.role_id = statement_int64(i, 7);
+	}
+	statement_end();
+	return count;
 }
 
 /* Is a row of this queue in state WORK, but in no ring?  It may be the first one again. */
@@ -180,11 +300,11 @@ strict_check(DispatchRound *round, const TaskTable *table)
 		}
 	if (count == 0)
 		return false;
-	nheads = rows_queue_heads(table, queues, count, HEADS_MAX, &heads);
+	nheads = read_heads(table, queues, count, &heads);
 	for (i = 0; i < nheads; i++)
 		if (is_before(&heads[i].head, firsts[heads[i].number], round->now.wall))
 			firsts[heads[i].number] = &heads[i].head;
-	rows.nwaits = rows_waits(table, ids, count, &rows.waits);
+	rows.nwaits = read_waits(table, ids, count, &rows.waits);
 	if (orphans_count() > 0)
 		rows.nworking = orphans_working(table, WORKING_MAX, &rows.working);
 	for (i = 0; i < count; i++)

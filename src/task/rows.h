@@ -35,13 +35,6 @@ typedef struct RowsPeek
 	int count;
 } RowsPeek;
 
-/* A group of one of several queues: its head, and the queue, counted from 0. */
-typedef struct QueueHead
-{
-	int number;
-	GroupHead head;
-} QueueHead;
-
 /* A task to claim, and the executor that is to run it. */
 typedef struct Candidate
 {
@@ -145,29 +138,12 @@ typedef struct RowRetry
 	char *queue;
 } RowRetry;
 
-/* A waiting row whose last run has failed. */
-typedef struct RowWait
-{
-	int64 id;
-	TimestampTz stop; /* when that run ended */
-	RowRetry retry;	  /* the number of failed runs, "delay", "backoff" and the role alone */
-} RowWait;
-
 /* In "waits": a task that was removed, and of which only a NULL in "after" is left. */
 #define WAITS_REMOVED PG_INT64_MIN
 
-/* rows_scan.c */
-extern int rows_scan(const TaskTable *table, const TaskGroup *after, int limit, GroupHead **heads);
-extern int rows_list(const TaskTable *table, const TaskGroup *after, int limit, GroupHead **rows);
-extern void rows_peek_groups(const TaskTable *table, RowsPeek *peeks, int count, int limit);
-extern int rows_queue_heads(const TaskTable *table, const char *const *queues, int count, int limit,
-							QueueHead **heads);
-extern int rows_waits(const TaskTable *table, const int64 *ids, int count, RowWait **waits);
-extern int rows_isolated(const TaskTable *table, int64 **ids);
-extern int rows_compare_ids(const void *a, const void *b);
-extern int rows_returned_places(MemoryContext where, uint64 count, TaskPlace **places);
-
 /* rows_claim.c */
+extern void rows_peek_groups(const TaskTable *table, RowsPeek *peeks, int count, int limit);
+extern int rows_returned_places(MemoryContext where, uint64 count, TaskPlace **places);
 extern int rows_claim(const TaskTable *table, const Candidate *candidates, int count,
 					  TimestampTz now, TimestampTz claimed, Claim **claims);
 

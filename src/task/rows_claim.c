@@ -1,6 +1,6 @@
 /*
  * rows_claim.c
- *		The claim: waiting rows become runs.
+ *		The claim: waiting rows are read, and become runs.
  */
 #include "postgres.h"
 
@@ -12,6 +12,97 @@
 #include "task/rows.h"
 #include "task/rows_sql.h"
 #include "task/statement.h"
+
+/* Read the positions that the last statement returned; allocated in the context "where". */
+int
+rows_returned_places(MemoryContext where, uint64 count, TaskPlace **places)
+{
+	uint64 i;
+
+	*places = MemoryContextAlloc(where, Max(count, 1) * sizeof(TaskPlace));
+	for (i = 0; i < count; i++)
+	{
+		(*places)[i].dt = statement_time(i, 1);
+		(*places)[i].id = statement_int64(i, 2);
+	}
+	return (int) count;
+}
+
+/* clang-format off */
+static const Statement read_groups = {.sql =
+	"SELECT n.dt, n.id, a.number::int4"
+	"  FROM ROWS FROM (unnest($queues), unnest($maxes), unnest($priorities), unnest($roles),"
+	"                  unnest($role_ids), unnest($dts), unnest($ids)) WITH ORDINALITY"
+	"       AS a (queue, max, priority, role, role_id, dt, id, number)"
+	" CROSS JOIN LATERAL ("
+	"       SELECT t.dt, t.id"
+	"         FROM {rows} AS t"
+	"        WHERE " WAITING
+	"          AND " G_QUEUE " = a.queue AND " MAX_OR_NONE " = a.max AND t.priority = a.priority"
+	"          AND t.role = a.role::name AND t.role_id = a.role_id"
+	"          AND (t.dt, t.id) > (a.dt, a.id)"
+	"        ORDER BY t.dt, t.id"
+	"        LIMIT $limit) AS n"};
+/* clang-format on */
+
+/* Add the groups and read positions: parallel arrays, one for each column. */
+static void
+arg_peeks(StatementArgs *args, const RowsPeek *peeks, int count)
+{
+	Datum *queues = arg_array(args, "queues", TEXTOID, count);
+	Datum *maxes = arg_array(args, "maxes", INT4OID, count);
+	Datum *priorities = arg_array(args, "priorities", INT4OID, count);
+	Datum *roles = arg_array(args, "roles", TEXTOID, count);
+	Datum *role_ids = arg_array(args, "role_ids", INT8OID, count);
+	Datum *dts = arg_array(args, "dts", TIMESTAMPTZOID, count);
+	Datum *ids = arg_array(args, "ids", INT8OID, count);
+	int i;
+
+	for (i = 0; i < count; i++)
+	{
+		const TaskGroup *group = peeks[i].group;
+
+		queues[i] = CStringGetTextDatum(group->queue);
+		maxes[i] = Int32GetDatum(group->max);
+		priorities[i] = Int32GetDatum(group->priority);
+		roles[i] = CStringGetTextDatum(group->role);
+		role_ids[i] = Int64GetDatum(group->role_id);
+		dts[i] = TimestampTzGetDatum(peeks[i].after.dt);
+		ids[i] = Int64GetDatum(peeks[i].after.id);
+	}
+}
+
+/*
+ * Read the next waiting rows of groups after a position in each, in order, due or not: up to
+ * "limit" of each group.
+ */
+void
+rows_peek_groups(const TaskTable *table, RowsPeek *peeks, int count, int limit)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	TaskPlace *places;
+	uint64 nrows;
+	uint64 i;
+
+	statement_begin(&args);
+	arg_peeks(&args, peeks, count);
+	arg_int64(&args, "limit", limit);
+	nrows = statement_execute(&read_groups, table, &args);
+	(void) rows_returned_places(caller, nrows, &places);
+	for (i = 0; i < (uint64) count; i++)
+		peeks[i].count = 0;
+	for (i = 0; i < nrows; i++)
+	{
+		RowsPeek *peek = &peeks[statement_int32(i, 3) - 1];
+
+		/* the rows of each group are together, in order */
+		if (peek->count++ == 0)
+			peek->places = &places[i];
+		Assert(peek->places + peek->count == &places[i + 1]);
+	}
+	statement_end();
+}
 
 /* clang-format off */
 

@@ -19,6 +19,18 @@
 /* The limit of a row's group.  The expression must match that of the index on waiting rows. */
 #define MAX_OR_NONE "coalesce(t.max, 2147483647)"
 
+/* The queue, as the index on waiting rows has it. */
+#define G_QUEUE "t.queue COLLATE \"C\""
+
+/*
+ * Excludes rows with a NULL in one of these columns: a table that its owner created may allow
+ * them, but such rows have no position.  Written with IS NOT TRUE so that the planner does not use
+ * the condition with the index, where it would displace a better condition.
+ */
+#define COMPLETE \
+	"(t.queue IS NULL OR t.priority IS NULL OR t.role IS NULL OR t.role_id IS NULL" \
+	" OR t.dt IS NULL) IS NOT TRUE"
+
 /* The row waits, and not for other tasks: the condition of the index on waiting rows. */
 #define WAITING "t.state = 'PLAN' AND t.waits IS NULL"
 
