@@ -645,7 +645,10 @@ define_texts(void)
 							   NULL, show_id);
 }
 
-/* Define all settings: the default of each is the value that its variable has had so far. */
+/*
+ * Define all settings.  The default of each but texts is the value that its variable has had so
+ * far: see "Settings" and "variables".
+ */
 void
 settings_define(void)
 {

@@ -8,11 +8,14 @@
  * not that run any more is cancelled: only committed rows decide, so it does not matter who changed
  * the row.
  *
+ * The run that may have crashed the server is written by outcome_crashed, which blames it; the
+ * others are planned again here.
+ *
  * Orphans are kept here, in the scheduler's memory, until their rows are written.  A row that is
  * locked, or whose change a user's trigger refuses, is tried again later and does not delay the
  * others: no statement here waits for a lock of a row.  There may be very many, for example after a
- * restore.  They are read and written in
- * batches, so that other work is done in between, and no function here walks over all of them.
+ * restore.  They are read and written in batches, so that other work is done in between, and no
+ * function here walks over all of them.
  *
  * This file starts no task.
  */

@@ -64,7 +64,7 @@ append_name(StringInfo line, const char *before, const char *name)
 	escape_json(line, name);
 }
 
-/* The line begins as the one that show.c adds to other messages about the task. */
+/* The line begins as the one that executor/slot.c adds to other messages about the task. */
 static void
 log_event(const TaskEvent *event)
 {

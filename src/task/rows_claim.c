@@ -1,6 +1,8 @@
 /*
  * rows_claim.c
  *		The claim: waiting rows are read, and become runs.
+ *
+ * Rows of a plain table are claimed by direct.c, whose may_claim says the same as CLAIM here.
  */
 #include "postgres.h"
 
