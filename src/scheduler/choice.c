@@ -244,6 +244,7 @@ choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecu
 
 	Assert(round->count < DISPATCH_MAX);
 	entry->strict = queue_rule(group->queue)->strict;
+	round->strict |= entry->strict;
 	entry->kept = false;
 	entry->first = NULL;
 	entry->trusted = is_trusted(MyScheduler->table, role->oid);

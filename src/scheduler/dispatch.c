@@ -155,9 +155,10 @@ claim_entries(DispatchRound *round)
 	int i;
 
 	Assert(MyScheduler->in_transaction);
-	strict_begin_claim(round);
+	if (round->strict)
+		strict_begin_claim(round);
 	count = claim_candidates(round, claimed, false);
-	if (strict_check(round, MyScheduler->table))
+	if (round->strict && strict_check(round, MyScheduler->table))
 		count += claim_candidates(round, claimed, true);
 	if (count > 0)
 	{
@@ -213,9 +214,8 @@ assign_entries(DispatchRound *round)
 }
 
 /*
- * The round has ended, perhaps with an error: the right to start a suspect is released, too.  What
- * was chosen is forgotten, because its groups may be, before an error of a later iteration comes
- * here again.
+ * The round has ended, perhaps with an error: the right to start a suspect is released, too.  Its
+ * entries are forgotten, because their groups may be.
  */
 static void
 end_round(DispatchRound *round)
@@ -223,22 +223,15 @@ end_round(DispatchRound *round)
 	if (MyScheduler->slot->isolated)
 		arbiter_release_isolated(MyScheduler->slot);
 	pool_end_round();
-	strict_end_round(round);
+	if (round->strict)
+		strict_end_round(round);
 	round->done = round->count = 0;
 }
 
-/* Initialize a round, so that it can be abandoned. */
-void
-dispatch_begin(DispatchRound *round)
-{
-	memset(round, 0, offsetof(DispatchRound, entries));
-	round->limit = DISPATCH_MAX;
-}
-
 /*
- * Have rules of queues been changed since the rules were read?  Then a row may have been chosen
- * that was inserted after a commit that keeps it from starting: read the rules again, and put back
- * the tasks of queues whose rule is another one now; they are chosen by that.  If the rules cannot
+ * Rules of queues have been changed since they were read.  A row may have been chosen that was
+ * inserted after a commit that keeps it from starting: read the rules again, and put back the tasks
+ * of queues whose rule is another one now; they are chosen by that.  If the rules cannot
  * be read yet, all are put back, but not in two rounds in a row, so that tasks start however often
  * rules change.  Called in the transaction that claims; the rules are read in another one.
  */
@@ -251,8 +244,6 @@ check_rules(DispatchRound *round)
 	int kept = 0;
 	int i;
 
-	if (round->count == 0 || !shared_scheduler_has_events(MyScheduler->slot, SHARED_QUEUES))
-		return;
 	work_end();
 	/* with their padding, which is compared, too */
 	for (i = 0; i < round->count; i++)
@@ -287,9 +278,10 @@ check_rules(DispatchRound *round)
 bool
 dispatch_round(DispatchRound *round, ClockNow now)
 {
-	bool more;
+	bool again;
 
 	Assert(round->count == 0);
+	memset(round, 0, offsetof(DispatchRound, entries));
 	round->now = now;
 	role_line_recall(pg_atomic_read_u32(&Shared->databases_changes), now.mono);
 	if (!groups_ready(now))
@@ -297,16 +289,17 @@ dispatch_round(DispatchRound *round, ClockNow now)
 	round->limit = refused_limit(REFUSED_CLAIM, DISPATCH_MAX);
 	work_begin("claiming tasks");
 	choice_make(round, MyScheduler->table);
-	check_rules(round);
+	if (round->count > 0 && shared_scheduler_has_events(MyScheduler->slot, SHARED_QUEUES))
+		check_rules(round);
 	if (round->count > 0)
 		claim_entries(round);
 	work_end();
 	refused_batch_written(REFUSED_CLAIM);
 	count_from_now(round);
 	assign_entries(round);
-	more = round->dropped || round->count > 0;
+	again = round->dropped || round->count > 0;
 	end_round(round);
-	return more;
+	return again;
 }
 
 /*

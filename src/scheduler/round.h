@@ -39,6 +39,7 @@ typedef struct DispatchRound
 	ClockNow now;
 	int limit;			 /* maximum number of tasks that are chosen or failed */
 	int failed;			 /* tasks whose role may not run them */
+	bool strict;		 /* some of the chosen tasks are of strict queues */
 	bool dropped;		 /* tasks were dropped, so there may be more to choose from */
 	bool wants_executor; /* an executor should come from another database */
 	int wanted;			 /* executors that roles lack which have one */
@@ -64,7 +65,6 @@ extern bool strict_check(DispatchRound *round, const TaskTable *table);
 extern void strict_end_round(const DispatchRound *round);
 
 /* dispatch.c */
-extern void dispatch_begin(DispatchRound *round);
 extern bool dispatch_round(DispatchRound *round, ClockNow now);
 extern void dispatch_publish(const DispatchRound *round);
 extern void dispatch_abandon(DispatchRound *round);

@@ -177,7 +177,6 @@ take_hints(ClockNow now)
 static void
 run_dispatch(ClockNow now pg_attribute_unused())
 {
-	dispatch_begin(&last_round);
 	if (dispatch_round(&last_round, clock_now()))
 		SetLatch(MyLatch);
 	dispatch_publish(&last_round);
