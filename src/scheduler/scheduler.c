@@ -79,7 +79,7 @@ PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 
 /* Pause after a lack of memory (ms): doubled each time, up to the second. */
 #define NO_MEMORY_MS 1000
-#define NO_MEMORY_MAX_MS 60000
+#define NO_MEMORY_MAX_MS 8000
 
 /* The scheduler is idle if nothing is due within this time (ms). */
 #define IDLE_AHEAD_MS 1000
