@@ -36,7 +36,6 @@
 #include "task/owner_code.h"
 #include "task/roles.h"
 #include "task/running.h"
-#include "task/statement.h"
 #include "task/table.h"
 
 PG_MODULE_MAGIC;
@@ -137,7 +136,7 @@ static void
 start_plan(QueryDesc *query, int flags)
 {
 	crash_note_parallel_worker();
-	statement_check_plan(query);
+	named_table_check_plan(query);
 	if (next_hook.start)
 		next_hook.start(query, flags);
 	else

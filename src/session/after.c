@@ -138,7 +138,7 @@ execute_kept(KeptPlan *kept, const char *text, Oid relid, int count, Oid *types,
 	char *rows = psprintf("%s%s", get_rel_relkind(relid) == RELKIND_RELATION ? "ONLY " : "", name);
 	char *sql = psprintf(text, rows);
 	bool busy = kept->busy;
-	NamedTable outer = named_table_expect((NamedTable){sql, relid});
+	NamedTable outer = named_table_expect((NamedTable){.text = sql, .relid = relid});
 	volatile int code = 0;
 
 	PG_TRY();

@@ -392,7 +392,7 @@ table_access_execute(const TableAccess *access, const char *sql, SPIExecuteOptio
 
 	if (as_owner)
 		check_code(access, expected != SPI_OK_SELECT);
-	outer = named_table_expect((NamedTable){sql, access->relid});
+	outer = named_table_expect((NamedTable){.text = sql, .relid = access->relid});
 	barred = owner_code_bar(as_owner ? ERRCODE_INSUFFICIENT_PRIVILEGE : 0);
 	current = access;
 	PG_TRY();

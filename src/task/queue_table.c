@@ -208,7 +208,7 @@ queue_rule_find(Oid task, Oid owner, const char *queue, QueueRule *rule)
 				   quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
 											  RelationGetRelationName(rel)));
 	SPI_connect();
-	outer = named_table_expect((NamedTable){sql, RelationGetRelid(rel)});
+	outer = named_table_expect((NamedTable){.text = sql, .relid = RelationGetRelid(rel)});
 	barred = owner_code_bar(ERRCODE_INSUFFICIENT_PRIVILEGE);
 	PG_TRY();
 	{

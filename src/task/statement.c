@@ -10,20 +10,15 @@
  */
 #include "postgres.h"
 
-#include "catalog/pg_namespace_d.h"
-#include "catalog/pg_trigger.h"
-#include "executor/executor.h"
 #include "executor/spi.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
-#include "nodes/parsenodes.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/plancache.h"
-#include "utils/reltrigger.h"
 #include "utils/snapmgr.h"
 
 #include "compat.h"
@@ -40,35 +35,19 @@ typedef struct SavedPlan
 } SavedPlan;
 
 /*
- * Plans live as long as the process, or until the table changes, because making one takes longer
- * than most tasks.  Hooks take no argument: what they check is here.
+ * Static, because plans live as long as the process, or until the table changes: making one takes
+ * longer than most tasks.
  */
-static struct
-{
-	List *saved; /* of SavedPlan */
-
-	/* the statement that is being executed */
-	const char *text; /* NULL: none */
-	bool partitioned;
-} statements;
-
-/* No statement of ours is being executed. */
-static void
-expect_nothing(void)
-{
-	statements.text = NULL;
-	statements.partitioned = false;
-}
+static List *plans; /* of SavedPlan */
 
 /* Free all plans: the table has changed, or it is a different one. */
 void
 statement_forget_plans(void)
 {
-	List *old = statements.saved;
+	List *old = plans;
 	ListCell *cell;
 
-	expect_nothing();
-	statements.saved = NIL;
+	plans = NIL;
 	foreach(cell, old)
 	{
 		const SavedPlan *saved = lfirst(cell);
@@ -80,36 +59,16 @@ statement_forget_plans(void)
 	list_free_deep(old);
 }
 
-/* Append what {name} stands for: a part of the statement that depends on the table. */
-static void
-append_part(StringInfo text, const char *name, int length, const TaskTable *table)
-{
-	const char *const parts[][2] = {
-		{"rows", table->rows}, {"table", table->name}, {"inherited", table->inherited}};
-	int i;
-
-	for (i = 0; i < (int) lengthof(parts); i++)
-		if ((int) strlen(parts[i][0]) == length && strncmp(parts[i][0], name, length) == 0)
-		{
-			appendStringInfoString(text, parts[i][1]);
-			return;
-		}
-	elog(ERROR, "a statement contains {%.*s}", length, name);
-}
-
-/* Append what $name stands for: the number of an argument. */
-static void
-append_number(StringInfo text, const char *name, int length, const StatementArgs *args)
+/* Find what stands in a statement behind "{" or "$" among these names. */
+static int
+find_name(const char *const *names, int count, const char *found, int length)
 {
 	int i;
 
-	for (i = 0; i < args->count; i++)
-		if ((int) strlen(args->names[i]) == length && strncmp(args->names[i], name, length) == 0)
-		{
-			appendStringInfo(text, "$%d", i + 1);
-			return;
-		}
-	elog(ERROR, "a statement has no argument $%.*s", length, name);
+	for (i = 0; i < count; i++)
+		if ((int) strlen(names[i]) == length && strncmp(names[i], found + 1, length) == 0)
+			return i;
+	elog(ERROR, "a statement contains %.*s", length + 1, found);
 }
 
 /* Fill names and numbers into the text of a statement.  The result is in TopMemoryContext. */
@@ -117,6 +76,8 @@ static char *
 fill_in(const char *sql, const TaskTable *table, const StatementArgs *args)
 {
 	static const char letters[] = "abcdefghijklmnopqrstuvwxyz_";
+	static const char *const names[] = {"rows", "table", "inherited"};
+	const char *const parts[] = {table->rows, table->name, table->inherited};
 	StringInfoData text;
 	char *result;
 
@@ -132,9 +93,9 @@ fill_in(const char *sql, const TaskTable *table, const StatementArgs *args)
 			break;
 		length = (int) strspn(sql + 1, letters);
 		if (*sql == '{')
-			append_part(&text, sql + 1, length, table);
+			appendStringInfoString(&text, parts[find_name(names, lengthof(names), sql, length)]);
 		else
-			append_number(&text, sql + 1, length, args);
+			appendStringInfo(&text, "$%d", find_name(args->names, args->count, sql, length) + 1);
 		sql += length + (*sql == '{' ? 2 : 1);
 	}
 	result = MemoryContextStrdup(TopMemoryContext, text.data);
@@ -150,14 +111,14 @@ find_plan(const Statement *statement, const TaskTable *table, const StatementArg
 	MemoryContext old;
 	ListCell *cell;
 
-	foreach(cell, statements.saved)
+	foreach(cell, plans)
 		if (((SavedPlan *) lfirst(cell))->statement == statement)
 			return lfirst(cell);
 	new.text = fill_in(statement->sql, table, args);
 	old = MemoryContextSwitchTo(TopMemoryContext);
-	statements.saved = lappend(statements.saved, memcpy(palloc(sizeof(new)), &new, sizeof(new)));
+	plans = lappend(plans, memcpy(palloc(sizeof(new)), &new, sizeof(new)));
 	MemoryContextSwitchTo(old);
-	return llast(statements.saved);
+	return llast(plans);
 }
 
 /* The type of an argument. */
@@ -225,33 +186,6 @@ fix_planner(const Statement *statement)
 	return nest_level;
 }
 
-/*
- * The partitions were checked together with the table.  If the plan contains a partition that was
- * attached later, the statement must not touch it: it would fire the triggers of that partition.
- */
-static void
-check_planned_members(const PlannedStmt *plan)
-{
-	ListCell *cell;
-
-	foreach(cell, plan->rtable)
-	{
-		const RangeTblEntry *entry = lfirst_node(RangeTblEntry, cell);
-
-		if (entry->rtekind == RTE_RELATION && !watch_covers(entry->relid))
-			ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
-	}
-}
-
-/* A plan is about to be executed: check it, if it is that of our statement. */
-void
-statement_check_plan(const QueryDesc *query)
-{
-	if (statements.text && statements.partitioned &&
-		strcmp(query->sourceText, statements.text) == 0)
-		check_planned_members(query->plannedstmt);
-}
-
 /* Put the elements of each array argument together, now that the caller has filled them. */
 static void
 build_arrays(StatementArgs *args)
@@ -291,9 +225,7 @@ statement_execute(const Statement *statement, const TaskTable *table, StatementA
 	owner_pin_path();
 	if (args->has_arrays)
 		build_arrays(args);
-	statements.text = saved->text;
-	statements.partitioned = table->partitioned;
-	outer = named_table_expect((NamedTable){saved->text, table->relid});
+	outer = named_table_expect((NamedTable){saved->text, table->relid, table->partitioned});
 	PG_TRY();
 	{
 		if (saved->plan == NULL || !SPI_plan_is_valid(saved->plan) ||
@@ -307,7 +239,6 @@ statement_execute(const Statement *statement, const TaskTable *table, StatementA
 	PG_FINALLY();
 	{
 		(void) named_table_expect(outer);
-		expect_nothing();
 	}
 	PG_END_TRY();
 	if (nest_level > 0)

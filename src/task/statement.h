@@ -50,7 +50,6 @@ typedef struct StatementArgs
 	char nulls[STATEMENT_ARGUMENTS]; /* as SPI_execute_plan wants them */
 } StatementArgs;
 
-extern void statement_check_plan(const QueryDesc *query); /* for pg_task.c */
 extern void statement_forget_plans(void);
 
 extern uint64

@@ -140,17 +140,6 @@ watch_changed_here(void)
 	return here;
 }
 
-/*
- * May a statement on the watched table use this relation?  Not if it is a partition that was
- * attached after the watch began.
- */
-bool
-watch_covers(Oid relid)
-{
-	return relid == watch.relid || list_member_oid(watch.relatives, relid) ||
-		   relation_root(relid) != watch.relid;
-}
-
 /* ---- the names in our statements ---- */
 
 /*
@@ -198,6 +187,28 @@ named_table_define(void)
 	Assert(post_parse_analyze_hook != check_analyzed_statement);
 	next_analyze = post_parse_analyze_hook;
 	post_parse_analyze_hook = check_analyzed_statement;
+}
+
+/*
+ * A plan is about to be executed: check it, if it is that of our statement.  A partition that was
+ * attached after the watch began must not be in it: the statement would fire its triggers.
+ */
+void
+named_table_check_plan(const QueryDesc *query)
+{
+	ListCell *cell;
+
+	if (!expected.text || !expected.partitioned || strcmp(query->sourceText, expected.text) != 0)
+		return;
+	foreach(cell, query->plannedstmt->rtable)
+	{
+		const RangeTblEntry *entry = lfirst_node(RangeTblEntry, cell);
+
+		if (entry->rtekind == RTE_RELATION && entry->relid != watch.relid &&
+			!list_member_oid(watch.relatives, entry->relid) &&
+			relation_root(entry->relid) == watch.relid)
+			ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
+	}
 }
 
 /*

@@ -7,6 +7,7 @@
 
 #include "postgres.h"
 
+#include "executor/execdesc.h"
 #include "storage/lockdefs.h"
 
 #include "settings.h"
@@ -43,15 +44,16 @@ typedef struct NamedTable
 {
 	const char *text; /* NULL: there is none */
 	Oid relid;
+	bool partitioned; /* the watched table: its partitions were checked together with it */
 } NamedTable;
 
 extern void named_table_define(void);
+extern void named_table_check_plan(const QueryDesc *query); /* for pg_task.c */
 extern NamedTable named_table_expect(NamedTable table);
 
 extern bool watch_changed(void);
 extern uint32 watch_changes(void);
 extern bool watch_changed_here(void);
-extern bool watch_covers(Oid relid);
 extern void watch_invalidated(Oid relid); /* for pg_task.c */
 
 #endif /* PG_TASK_TABLE_H */
