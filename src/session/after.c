@@ -28,6 +28,7 @@
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -39,6 +40,7 @@
 
 #include "compat.h"
 #include "session/after.h"
+#include "shared/shared.h"
 #include "task/owner.h"
 #include "task/owner_code.h"
 #include "task/relation.h"
@@ -532,6 +534,7 @@ check_code(Oid root, bool barred, bool writes)
 	} checked; /* reads are checked once in a transaction */
 	Relation rel;
 	ListCell *cell;
+	char *code;
 
 	if (!writes && checked.root == root && checked.transaction == COMPAT_LOCAL_XID &&
 		(checked.barred || !barred))
@@ -539,8 +542,6 @@ check_code(Oid root, bool barred, bool writes)
 	rel = relation_open(root, RowExclusiveLock);
 	foreach(cell, lcons_oid(root, relation_members(rel)))
 	{
-		char *code;
-
 		LockRelationOid(lfirst_oid(cell), RowExclusiveLock);
 		if (!relation_is_owned_by(lfirst_oid(cell), rel->rd_rel->relowner))
 			ereport(ERROR,
@@ -550,20 +551,31 @@ check_code(Oid root, bool barred, bool writes)
 							   " another owner.",
 							   get_rel_name(lfirst_oid(cell))),
 					 errhint("Stop them instead, or give the table one owner.")));
-		code = barred ? owner_code_find(lfirst_oid(cell), writes) : NULL;
-		if (code)
-			ereport(ERROR,
-					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-					 errmsg("only the owner of the task table may remove tasks at present"),
-					 errdetail("Rows that wait for them are changed, and code of the owner's would"
-							   " run: %s.",
-							   code),
-					 errhint("Stop them instead, or have the owner drop it.")));
 	}
+	code = barred ? owner_code_find(root, writes) : NULL;
+	if (code)
+		ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+						errmsg("only the owner of the task table may remove tasks at present"),
+						errdetail("Rows that wait for them are changed, and code of the owner's"
+								  " would run: %s.",
+								  code),
+						errhint("Stop them instead, or have the owner drop it.")));
 	relation_close(rel, NoLock);
 	checked.root = root;
 	checked.barred = barred;
 	checked.transaction = COMPAT_LOCAL_XID;
+}
+
+/*
+ * Must code of this owner's not run as him when somebody changes rows in this session?  So it is if
+ * that one has not his rights anyway, unless the owner of the database has allowed it.
+ */
+static bool
+code_is_barred(Oid owner)
+{
+	if (Shared && shared_database_found(MyDatabaseId).owner_code)
+		return false;
+	return !has_privs_of_role(GetUserId(), owner) || !has_privs_of_role(GetSessionUserId(), owner);
 }
 
 /*
@@ -577,7 +589,7 @@ after_removed(const TriggerRow *row)
 	Oid owner = trigger_table_owner(row->rel);
 	bool isnull;
 	Datum id = trigger_value(row, COLUMN_ID, &isnull);
-	bool barred = owner_code_is_barred(owner);
+	bool barred = code_is_barred(owner);
 	Oid types[] = {INT8OID};
 	Oid marking = marked;
 	int outer;

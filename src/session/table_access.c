@@ -356,22 +356,15 @@ become_user(const TableAccess *access, OwnerScope *scope)
 static void
 check_code(const TableAccess *access, bool writes)
 {
-	Relation rel = relation_open(access->relid, NoLock);
-	ListCell *cell;
+	char *code = owner_code_find(access->relid, writes);
 
-	foreach(cell, lcons_oid(access->relid, relation_members(rel)))
-	{
-		char *code = owner_code_find(lfirst_oid(cell), writes);
-
-		if (code)
-			ereport(ERROR,
-					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-					 errmsg("code of the owner of the task table must not run in this session"),
-					 errdetail("The code belongs to %s.", code),
-					 errhint("Connect as the owner; or read or UPDATE the table yourself, which"
-							 " runs that code with your rights.")));
-	}
-	relation_close(rel, NoLock);
+	if (code)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("code of the owner of the task table must not run in this session"),
+				 errdetail("The code belongs to %s.", code),
+				 errhint("Connect as the owner; or read or UPDATE the table yourself, which runs"
+						 " that code with your rights.")));
 }
 
 /*

@@ -20,6 +20,7 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "utils/builtins.h"
@@ -37,10 +38,11 @@
 #include "shared/slots.h"
 #include "task/home.h"
 #include "task/outcome.h"
+#include "task/owner_code.h"
 #include "task/queue_table.h"
 #include "task/rate_table.h"
+#include "task/relation.h"
 #include "task/roles.h"
-#include "task/table.h"
 
 PGDLLEXPORT Datum pg_task_facts(PG_FUNCTION_ARGS);
 
@@ -275,6 +277,31 @@ explain_executors(const WhyTask *task)
 }
 
 /*
+ * Find an object of the task table, which is locked, or of a table beside it, with code of the
+ * owner's.  Executes none of it.
+ *
+ * A table beside it that is locked is left out: the scheduler, which runs no code of tenants,
+ * writes it, or a session that looks for itself (session/after.c).
+ */
+static char *
+find_code(const TableAccess *access)
+{
+	char *code = owner_code_find(access->relid, true);
+	SideKind kind;
+
+	for (kind = 0; kind < SIDE_TABLES && code == NULL; kind++)
+	{
+		Oid side = side_table_find(kind, access->relid);
+
+		if (OidIsValid(side) && relation_is_owned_by(side, access->owner) &&
+			ConditionalLockRelationOid(side, AccessShareLock) &&
+			relation_is_owned_by(side, access->owner))
+			code = owner_code_find(side, true);
+	}
+	return code;
+}
+
+/*
  * When may a task of its queue start, by the rate and the pause, as far as the scheduler has
  * written down the last starts?  DT_NOBEGIN: now, or nothing is written.
  */
@@ -396,7 +423,7 @@ pg_task_facts(PG_FUNCTION_ARGS)
 											   : task.role.error);
 	if (task.role.oid != task.access->owner && !superuser_arg(task.role.oid) &&
 		!shared_database_found(MyDatabaseId).owner_code)
-		set_text(&row, FACT_CODE, table_find_code(task.access->relid, task.access->owner));
+		set_text(&row, FACT_CODE, find_code(task.access));
 	set_bool(&row, FACT_MINE,
 			 TransactionIdIsCurrentTransactionId(PG_GETARG_TRANSACTIONID(ROW_XMIN)));
 	PopActiveSnapshot();

@@ -31,10 +31,8 @@
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "fmgr.h"
-#include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
 #include "parser/parse_coerce.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/catcache.h"
 #include "utils/fmgroids.h"
@@ -45,8 +43,8 @@
 #include "utils/typcache.h"
 
 #include "compat.h"
-#include "shared/shared.h"
 #include "task/owner_code.h"
+#include "task/relation.h"
 
 /*
  * Could this function run such code, if the server itself calls it: a trigger, or a function of a
@@ -461,42 +459,44 @@ find_statistics(Relation rel, ObjectAddress *object)
 	return false;
 }
 
+/* Find the first object of a table, not of its partitions, that could. */
+static bool
+find_object(Oid relid, bool writes, ObjectAddress *object)
+{
+	Relation rel = relation_open(relid, NoLock);
+	bool found = true;
+
+	Assert(compat_relation_locked(relid));
+	if (partitioning_runs_code(relid))
+		ObjectAddressSet(*object, RelationRelationId, relid);
+	else if (writes && rel->rd_rules && rel->rd_rules->numLocks > 0)
+		/* it may be replaced by one that could */
+		ObjectAddressSet(*object, RewriteRelationId, rel->rd_rules->rules[0]->ruleId);
+	else
+		found = (writes && find_trigger(rel, object)) || find_check(rel, object) ||
+				find_index(rel, object) || find_statistics(rel, object) || find_column(rel, object);
+	relation_close(rel, NoLock);
+	return found;
+}
+
 /*
- * Find the first object of a table, not of its partitions, with which its owner could run such code
- * when he reads or, if "writes", writes it.  Returns its description, or NULL: there is none.  The
- * caller has locked the table; what it finds stays true only if that lock keeps others from adding
- * objects.  RowExclusiveLock does, but for extended statistics, a partition that is attached and an
- * index that is created concurrently.
+ * Find the first object of a table, or of one of its partitions, with which its owner could run
+ * such code when he reads or, if "writes", writes it.  Returns its description, or NULL: there is
+ * none.  The caller has locked the table; what it finds stays true only if that lock keeps others
+ * from adding objects.  RowExclusiveLock does, but for extended statistics, a partition that is
+ * attached and an index that is created concurrently.
  */
 char *
 owner_code_find(Oid relid, bool writes)
 {
 	Relation rel = relation_open(relid, NoLock);
+	List *tables = lcons_oid(relid, relation_members(rel));
 	ObjectAddress object;
-	bool found = true;
+	ListCell *cell;
 
-	Assert(compat_relation_locked(relid));
-	if (partitioning_runs_code(relid))
-		ObjectAddressSet(object, RelationRelationId, relid);
-	else if (writes && rel->rd_rules && rel->rd_rules->numLocks > 0)
-		/* it may be replaced by one that could */
-		ObjectAddressSet(object, RewriteRelationId, rel->rd_rules->rules[0]->ruleId);
-	else
-		found = (writes && find_trigger(rel, &object)) || find_check(rel, &object) ||
-				find_index(rel, &object) || find_statistics(rel, &object) ||
-				find_column(rel, &object);
 	relation_close(rel, NoLock);
-	return found ? getObjectDescription(&object, false) : NULL;
-}
-
-/*
- * Must such code not run as this owner when somebody changes rows in this session?  So it is if he
- * has not the rights of the owner anyway, unless the owner of the database has allowed it.
- */
-bool
-owner_code_is_barred(Oid owner)
-{
-	if (Shared && shared_database_found(MyDatabaseId).owner_code)
-		return false;
-	return !has_privs_of_role(GetUserId(), owner) || !has_privs_of_role(GetSessionUserId(), owner);
+	foreach(cell, tables)
+		if (find_object(lfirst_oid(cell), writes, &object))
+			return getObjectDescription(&object, false);
+	return NULL;
 }

@@ -8,7 +8,6 @@
 #include "postgres.h"
 
 extern char *owner_code_find(Oid relid, bool writes);
-extern bool owner_code_is_barred(Oid owner);
 extern void owner_code_define(void);
 extern int owner_code_bar(int sqlstate);
 

@@ -269,48 +269,6 @@ list_inherited(Relation rel)
 	return list.data;
 }
 
-/* Find an object of a table or of its partitions, which are locked, with code of the owner's. */
-static char *
-find_code(Oid relid, const List *members)
-{
-	char *code = owner_code_find(relid, true);
-	ListCell *cell;
-
-	foreach(cell, members)
-		if (code == NULL)
-			code = owner_code_find(lfirst_oid(cell), true);
-	return code;
-}
-
-/*
- * For a user's session: find an object of a task table, or of a table beside it, with code of the
- * owner's.  Executes none of it.
- *
- * A table beside it that is locked is left out: the scheduler, which runs no code of tenants,
- * writes it, or a session that looks for itself (session/after.c).
- */
-char *
-table_find_code(Oid relid, Oid owner)
-{
-	Relation rel = try_relation_open(relid, AccessShareLock);
-	char *code;
-	SideKind kind;
-
-	if (rel == NULL)
-		return NULL;
-	code = find_code(relid, relation_members(rel));
-	relation_close(rel, NoLock);
-	for (kind = 0; kind < SIDE_TABLES && code == NULL; kind++)
-	{
-		Oid side = side_table_find(kind, relid);
-
-		if (OidIsValid(side) && relation_is_owned_by(side, owner) &&
-			ConditionalLockRelationOid(side, AccessShareLock) && relation_is_owned_by(side, owner))
-			code = owner_code_find(side, true);
-	}
-	return code;
-}
-
 /*
  * Describe the task table "relid", in a memory context of its own below "parent".  Returns NULL if
  * there is no such relation.  Must be called in a transaction.
@@ -351,7 +309,7 @@ table_find(Oid relid, MemoryContext parent)
 		table->members[table->nmembers++] = lfirst_oid(cell);
 	table->whole = relation_fault(rel, members, parents, task_columns, TASK_COLUMNS) == NULL &&
 				   columns_fault(rel, task_columns, TASK_COLUMNS, true) == NULL;
-	table->code = find_code(relid, members);
+	table->code = owner_code_find(relid, true);
 	if (table->code)
 		table->code = MemoryContextStrdup(context, table->code);
 	relation_close(rel, AccessShareLock);

@@ -37,7 +37,6 @@ typedef struct TaskTable
 extern TaskTable *table_prepare(const Location *where, Oid user, MemoryContext context);
 extern TaskTable *table_find(Oid relid, MemoryContext context);
 extern void table_lock(const TaskTable *table, LOCKMODE mode);
-extern char *table_find_code(Oid relid, Oid owner);
 
 /* A statement that is being executed, and the only table that it may name. */
 typedef struct NamedTable
