@@ -1,17 +1,42 @@
 /*
  * notices.h
- *		What a user is told, by a NOTICE, of a statement that does more or less than he may think.
+ *		Bounds what one statement of a client is told, however many rows it changes or functions it
+ *		calls.
  */
 #ifndef PG_TASK_NOTICES_H
 #define PG_TASK_NOTICES_H
 
 #include "postgres.h"
 
-#include "session/trigger_row.h"
+#include "access/xact.h"
+#include "utils/timestamp.h"
 
-extern void notices_tell_stopped(const TriggerRow *old, const TriggerRow *new);
-extern bool notices_may_tell(void);
-extern void
-notices_tell_unchanged(int64 id, const char *what, const char *reason, const char *hint);
+/* Most messages of a kind that one statement of a client raises. */
+#define NOTICES_MAX 16
+
+/* Those of one kind.  Static, because each call of a trigger or a function is a part of it. */
+typedef struct Notices
+{
+	TimestampTz statement; /* of the client; what follows belongs to it */
+	int told;			   /* messages that it has raised */
+} Notices;
+
+/* How many messages has the statement raised?  At NOTICES_MAX it raises no more. */
+static inline int
+notices_told(Notices *notices)
+{
+	if (notices->statement != GetCurrentStatementStartTimestamp())
+		notices->told = 0;
+	notices->statement = GetCurrentStatementStartTimestamp();
+	return notices->told;
+}
+
+/* The statement raises one more: return what is to be added to it, or NULL. */
+static inline const char *
+notices_tell(Notices *notices)
+{
+	return ++notices->told < NOTICES_MAX ? NULL
+										 : "This statement raises no further notices of pg_task.";
+}
 
 #endif /* PG_TASK_NOTICES_H */

@@ -93,6 +93,19 @@ read_state(const TableAccess *access, int64 id, bool *key_taken)
 	return SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
 }
 
+/* Static, because a statement may call a function for many tasks. */
+static Notices unchanged;
+
+/* Tell why a function has changed nothing.  "hint" may be NULL. */
+static void
+tell_unchanged(int64 id, const char *what, const char *reason, const char *hint)
+{
+	const char *last = notices_tell(&unchanged);
+
+	ereport(NOTICE, (errmsg("task " INT64_FORMAT " is not %s: %s", id, what, reason),
+					 last ? errdetail_internal("%s", last) : 0, hint ? errhint("%s", hint) : 0));
+}
+
 /* Tell why pg_task_cancel has not stopped this task. */
 static void
 tell_not_stopped(const TableAccess *access, int64 id)
@@ -100,7 +113,7 @@ tell_not_stopped(const TableAccess *access, int64 id)
 	const char *reason = "a policy or a trigger of the table keeps it as it is";
 	const char *state;
 
-	if (!notices_may_tell())
+	if (notices_told(&unchanged) == NOTICES_MAX)
 		return;
 	state = read_state(access, id, NULL);
 	if (state[0] == '\0')
@@ -109,7 +122,7 @@ tell_not_stopped(const TableAccess *access, int64 id)
 		reason = "it was stopped before";
 	else if (strcmp(state, "PLAN") != 0 && strcmp(state, "WORK") != 0)
 		reason = psprintf("it has ended, %s", state);
-	notices_tell_unchanged(id, "stopped", reason, NULL);
+	tell_unchanged(id, "stopped", reason, NULL);
 }
 
 /* Tell why pg_task_retry does not run this task again.  "refused": the SQLSTATE, or 0. */
@@ -121,7 +134,7 @@ tell_not_retried(const TableAccess *access, int64 id, int refused)
 	bool key_taken = false;
 	const char *state;
 
-	if (!notices_may_tell())
+	if (notices_told(&unchanged) == NOTICES_MAX)
 		return;
 	state = read_state(access, id, &key_taken);
 	if (state[0] == '\0')
@@ -142,7 +155,7 @@ tell_not_retried(const TableAccess *access, int64 id, int refused)
 		reason = "another transaction has locked its row, or uses its key";
 	else if (key_taken || refused == ERRCODE_UNIQUE_VIOLATION)
 		reason = "another task has its key";
-	notices_tell_unchanged(id, "run again", reason, hint);
+	tell_unchanged(id, "run again", reason, hint);
 }
 
 /* ---- pg_task_cancel ---- */

@@ -331,33 +331,21 @@ check_rights(const TriggerRow *old, const TriggerRow *new)
 	check_role(new, trigger_role_id(new));
 }
 
-/* Most roles of which one statement warns. */
-#define WARNED_MAX 16
-
-/*
- * The statement in which a user was last warned, and of which roles: one warning is enough for all
- * rows of a role.  Static, because each row is a call of the trigger.
- */
-static struct
-{
-	TimestampTz statement;
-	int count;
-	int64 roles[WARNED_MAX];
-} warned;
+/* The roles of which the statement has warned: one warning is enough for all rows of a role. */
+static Notices warned;
+static int64 warned_roles[NOTICES_MAX];
 
 /* Has this statement warned of the role, or of so many others that it warns no more? */
 static bool
 has_warned(int64 role_id)
 {
+	int count = notices_told(&warned);
 	int i;
 
-	if (warned.statement != GetCurrentStatementStartTimestamp())
-		warned.count = 0;
-	warned.statement = GetCurrentStatementStartTimestamp();
-	for (i = 0; i < warned.count; i++)
-		if (warned.roles[i] == role_id)
+	for (i = 0; i < count; i++)
+		if (warned_roles[i] == role_id)
 			return true;
-	return warned.count == WARNED_MAX;
+	return count == NOTICES_MAX;
 }
 
 /*
@@ -377,7 +365,7 @@ warn_of_role(const TriggerRow *row)
 		roles_startable(trigger_table_owner(row->rel), NameStr(*DatumGetName(name)), role_id,
 						&role))
 		return;
-	warned.roles[warned.count++] = role_id;
+	warned_roles[warned.told++] = role_id;
 	ereport(WARNING, (errcode(role.sqlstate), errmsg("this task will not start: %s", role.error),
 					  role.hint ? errhint("%s.", role.hint) : 0));
 }
@@ -729,6 +717,44 @@ check_row(const TriggerRow *old, const TriggerRow *new)
 	check_values(new);
 }
 
+/* Of schedules that were stopped. */
+static Notices stopped;
+
+/* May the current user read the ids of this table's tasks? */
+static bool
+may_read_ids(Relation rel)
+{
+	Oid root = trigger_root_table(rel);
+	AttrNumber number = get_attnum(root, task_columns[COLUMN_ID].name);
+
+	return pg_class_aclcheck(root, GetUserId(), ACL_SELECT) == ACLCHECK_OK ||
+		   pg_attribute_aclcheck(root, number, GetUserId(), ACL_SELECT) == ACLCHECK_OK;
+}
+
+/*
+ * Tell whoever has stopped a task that repeats that this was the end of its schedule, unless he may
+ * not read which task it is.
+ */
+static void
+tell_stopped(const TriggerRow *old, const TriggerRow *new)
+{
+	bool isnull;
+	int64 id = DatumGetInt64(trigger_value(new, COLUMN_ID, &isnull));
+	const char *last;
+
+	if (!trigger_has_state(new, "STOP") || !trigger_is_unended(old) || !trigger_repeats(new) ||
+		SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA || !may_read_ids(new->rel) ||
+		notices_told(&stopped) == NOTICES_MAX)
+		return;
+	last = notices_tell(&stopped);
+	ereport(NOTICE,
+			(errmsg("task " INT64_FORMAT " does not repeat any more", id),
+			 last ? errdetail_internal("%s", last) : 0,
+			 errhint("To pause a task instead, set \"paused\" of its queue in the queue table."
+					 " SELECT pg_task_retry(" INT64_FORMAT ") takes the schedule up again.",
+					 id)));
+}
+
 /*
  * Trigger, AFTER UPDATE, FOR EACH ROW.  Checks the row.  If it waits, adds a hint, which the
  * scheduler gets when the transaction has committed.
@@ -751,7 +777,7 @@ pg_task_planned(PG_FUNCTION_ARGS)
 	{
 		if (trigger_has_state(&new, "PLAN") && trigger_newly_planned(&old, &new))
 			warn_of_role(&new);
-		notices_tell_stopped(&old, &new);
+		tell_stopped(&old, &new);
 	}
 	pending_add_row(&old, &new);
 	return PointerGetDatum(NULL);
