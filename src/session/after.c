@@ -25,7 +25,9 @@
 #include "access/xact.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
+#include "commands/trigger.h"
 #include "executor/spi.h"
+#include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
@@ -40,12 +42,18 @@
 
 #include "compat.h"
 #include "session/after.h"
+#include "session/pending.h"
 #include "shared/shared.h"
+#include "shared/waiters.h"
 #include "task/owner.h"
 #include "task/owner_code.h"
 #include "task/relation.h"
 #include "task/rows.h"
 #include "task/table.h"
+
+PGDLLEXPORT Datum pg_task_removed(PG_FUNCTION_ARGS);
+
+PG_FUNCTION_INFO_V1(pg_task_removed);
 
 /*
  * A row waits for this many tasks at most: to judge it, the scheduler may have to read all of them,
@@ -289,27 +297,9 @@ reject(const TriggerRow *row, TaskColumn which, const char *rule)
 					errtablecol(row->rel, trigger_column(row->rel, which))));
 }
 
-/* Read the column.  Returns false if it is NULL or empty. */
-bool
-after_read(const TriggerRow *row, After *after)
-{
-	bool isnull;
-	Datum value = trigger_value(row, COLUMN_AFTER, &isnull);
-
-	if (isnull)
-		return false;
-	after->array = DatumGetArrayTypeP(value);
-	after->count = ArrayGetNItems(ARR_NDIM(after->array), ARR_DIMS(after->array));
-	if (after->count == 0)
-		return false;
-	after->removed = array_contains_nulls(after->array);
-	after->ids = (int64 *) ARR_DATA_PTR(after->array);
-	return true;
-}
-
 /* Check what a user has written.  A NULL stays that mark_dependents has written. */
 static void
-check_after(const TriggerRow *row, const After *after, bool check)
+check_after(const TriggerRow *row, const AfterIds *after, bool check)
 {
 	bool isnull;
 	int64 id = DatumGetInt64(trigger_value(row, COLUMN_ID, &isnull));
@@ -347,7 +337,7 @@ compare_seen(const void *a, const void *b)
  * "check": the current user must see all of them.
  */
 static int64
-choose_watched(const TriggerRow *row, const After *after, bool check)
+choose_watched(const TriggerRow *row, const AfterIds *after, bool check)
 {
 	Oid types[] = {INT8ARRAYOID};
 	Datum value = PointerGetDatum(after->array);
@@ -393,9 +383,9 @@ choose_watched(const TriggerRow *row, const After *after, bool check)
 bool
 after_watch(const TriggerRow *row, bool check, int64 *watched)
 {
-	After after;
+	AfterIds after;
 
-	if (!after_read(row, &after))
+	if (!trigger_after(row, &after))
 		return false;
 	check_after(row, &after, check);
 	*watched = after.removed ? WAITS_REMOVED : choose_watched(row, &after, check);
@@ -582,8 +572,8 @@ code_is_barred(Oid owner)
  * This row was removed: mark those that wait for it, unless it was DONE.  A row that an UPDATE
  * moves to another partition is not.
  */
-void
-after_removed(const TriggerRow *row)
+static void
+mark_waiting(const TriggerRow *row)
 {
 	Oid root = trigger_root_table(row->rel);
 	Oid owner = trigger_table_owner(row->rel);
@@ -621,4 +611,39 @@ after_removed(const TriggerRow *row)
 		(void) owner_code_bar(outer);
 	}
 	PG_END_TRY();
+}
+
+/*
+ * Trigger, AFTER DELETE, FOR EACH ROW, or AFTER TRUNCATE.  Running tasks may have lost their rows:
+ * the scheduler must reconcile when the transaction has committed.  Others may wait for a row that
+ * was removed before it was DONE: they are told.
+ */
+Datum
+pg_task_removed(PG_FUNCTION_ARGS)
+{
+	TriggerData *data = (TriggerData *) fcinfo->context;
+	Oid table;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_AFTER(data->tg_event) ||
+		(!TRIGGER_FIRED_BY_DELETE(data->tg_event) && !TRIGGER_FIRED_BY_TRUNCATE(data->tg_event)))
+		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+						errmsg("pg_task_removed must be called AFTER DELETE or AFTER TRUNCATE")));
+	table = trigger_root_table(data->tg_relation);
+	if (TRIGGER_FIRED_FOR_ROW(data->tg_event))
+	{
+		TriggerRow row = {
+			.rel = data->tg_relation, .tuple = data->tg_trigtuple, .slot = data->tg_trigslot};
+
+		mark_waiting(&row);
+		if (Shared && trigger_has_state(&row, "WORK"))
+			pending_add_events(table, SHARED_RECONCILE);
+		if (Shared)
+			pending_add_ended(table, &row);
+	}
+	else if (Shared)
+	{
+		pending_add_events(table, SHARED_RECONCILE | SHARED_DEPENDENTS);
+		waiters_end_all();
+	}
+	return PointerGetDatum(NULL);
 }

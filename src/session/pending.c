@@ -15,6 +15,7 @@
 #include "access/xact.h"
 #include "commands/async.h"
 #include "commands/trigger.h"
+#include "fmgr.h"
 #include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
@@ -27,12 +28,15 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
-#include "session/after.h"
 #include "session/pending.h"
 #include "shared/shared.h"
 #include "shared/statistics.h"
 #include "shared/waiters.h"
 #include "task/owner.h"
+
+PGDLLEXPORT Datum pg_task_queue_changed(PG_FUNCTION_ARGS);
+
+PG_FUNCTION_INFO_V1(pg_task_queue_changed);
 
 /* Rows of a queue that this transaction has planned or stopped, for pg_stat_task. */
 typedef struct QueueCounts
@@ -93,15 +97,27 @@ pending_add_events(Oid relid, int events)
 }
 
 /*
- * Record a change of a table that may be the queue table; the scheduler reads it again after the
- * commit.  Any user may put our trigger on a table.
+ * Trigger on the queue table, AFTER INSERT OR UPDATE OR DELETE, FOR EACH ROW, or AFTER TRUNCATE:
+ * the scheduler reads the table again after the commit.  What is written is checked by the
+ * constraints of the table.  Any user may put this trigger on a table.
  */
-void
-pending_add_queues(Oid relid)
+Datum
+pg_task_queue_changed(PG_FUNCTION_ARGS)
 {
-	Oid known = shared_scheduler_relid(MyDatabaseId, true);
+	TriggerData *data = (TriggerData *) fcinfo->context;
+	Oid known;
 
-	pending.queues |= !OidIsValid(known) || known == relid;
+	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_AFTER(data->tg_event) ||
+		(!TRIGGER_FIRED_FOR_ROW(data->tg_event) && !TRIGGER_FIRED_BY_TRUNCATE(data->tg_event)))
+		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+						errmsg("pg_task_queue_changed must be called AFTER INSERT OR UPDATE OR"
+							   " DELETE, FOR EACH ROW, or AFTER TRUNCATE")));
+	if (Shared)
+	{
+		known = shared_scheduler_relid(MyDatabaseId, true);
+		pending.queues |= !OidIsValid(known) || known == RelationGetRelid(data->tg_relation);
+	}
+	return PointerGetDatum(NULL);
 }
 
 /* ---- rows ---- */
@@ -165,14 +181,14 @@ add_watched(Oid table, const TriggerRow *row)
 {
 	bool isnull;
 	Datum rule;
-	After after;
+	AfterIds after;
 	int i;
 
 	if (owner_acts())
 		return;
 	add_watched_id(table, DatumGetInt64(trigger_value(row, COLUMN_WAITS, &isnull)));
 	rule = trigger_value(row, COLUMN_RULE, &isnull);
-	if (isnull || !trigger_is_word(rule, "any") || !after_read(row, &after))
+	if (isnull || !trigger_is_word(rule, "any") || !trigger_after(row, &after))
 		return;
 	if (after.count > SHARED_IDS || after.removed)
 		pending_add_events(table, SHARED_DEPENDENTS);

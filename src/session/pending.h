@@ -12,7 +12,6 @@
 #include "session/trigger_row.h"
 
 extern bool pending_add_events(Oid relid, int events);
-extern void pending_add_queues(Oid relid);
 extern void pending_add_row(const TriggerRow *old, const TriggerRow *new);
 extern void pending_add_ended(Oid table, const TriggerRow *row);
 extern void pending_add_settings(Oid object);

@@ -103,6 +103,24 @@ trigger_same_value(const TriggerRow *old, const TriggerRow *new, TaskColumn whic
 	return datum_image_eq(old_value, new_value, att->attbyval, att->attlen);
 }
 
+/* Read the column "after".  Returns false if it is NULL or empty. */
+bool
+trigger_after(const TriggerRow *row, AfterIds *after)
+{
+	bool isnull;
+	Datum value = trigger_value(row, COLUMN_AFTER, &isnull);
+
+	if (isnull)
+		return false;
+	after->array = DatumGetArrayTypeP(value);
+	after->count = ArrayGetNItems(ARR_NDIM(after->array), ARR_DIMS(after->array));
+	if (after->count == 0)
+		return false;
+	after->removed = array_contains_nulls(after->array);
+	after->ids = (int64 *) ARR_DATA_PTR(after->array);
+	return true;
+}
+
 /* The table that the scheduler knows: the root, if this is a partition. */
 Oid
 trigger_root_table(Relation rel)

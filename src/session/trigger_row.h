@@ -11,6 +11,7 @@
 #include "commands/trigger.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
+#include "utils/array.h"
 #include "utils/rel.h"
 
 #include "task/relation.h"
@@ -27,6 +28,15 @@ typedef struct TriggerRow
 	bool binds; /* the trigger is about to write role_id, whatever the slot has */
 	int64 role_id;
 } TriggerRow;
+
+/* The ids in the column "after". */
+typedef struct AfterIds
+{
+	int count;
+	int64 *ids;
+	ArrayType *array;
+	bool removed; /* there is a NULL for a task that was removed: "ids" is not set */
+} AfterIds;
 
 /*
  * The numbers of the columns in the table of the last call.  Global, because each row is a call of
@@ -47,6 +57,7 @@ extern void trigger_row_relation_invalidated(Oid relid); /* for pg_task.c */
 extern int trigger_find_column(Relation rel, TaskColumn which);
 extern int64 trigger_role_id(const TriggerRow *row);
 extern bool trigger_same_value(const TriggerRow *old, const TriggerRow *new, TaskColumn which);
+extern bool trigger_after(const TriggerRow *row, AfterIds *after);
 extern Oid trigger_root_table(Relation rel);
 extern Oid trigger_table_owner(Relation rel);
 extern void trigger_check_id(Oid relid, int64 id, bool moves);

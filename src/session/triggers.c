@@ -1,6 +1,6 @@
 /*
  * triggers.c
- *		The triggers on the task table and the queue table.
+ *		The triggers on the task table, but for that of a row that is removed (after.c).
  *
  * BEFORE triggers guard the id of a row, bind the row to its role, and write the times of a row
  * that is stopped or planned again; that of a new row checks it, too.  A changed row is checked by
@@ -30,9 +30,7 @@
 #include "session/pending.h"
 #include "session/times.h"
 #include "session/trigger_row.h"
-#include "shared/shared.h"
 #include "shared/task.h"
-#include "shared/waiters.h"
 #include "task/owner.h"
 #include "task/roles.h"
 #include "task/schedule.h"
@@ -41,26 +39,15 @@ PGDLLEXPORT Datum pg_task_bound(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_timed(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_planned(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_numbered(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_removed(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_watched(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_queue_changed(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_bound);
 PG_FUNCTION_INFO_V1(pg_task_timed);
 PG_FUNCTION_INFO_V1(pg_task_planned);
 PG_FUNCTION_INFO_V1(pg_task_numbered);
-PG_FUNCTION_INFO_V1(pg_task_removed);
 PG_FUNCTION_INFO_V1(pg_task_watched);
-PG_FUNCTION_INFO_V1(pg_task_queue_changed);
 
-/* Raise an error: a trigger stands where it was not made for. */
-static void
-reject_call(const char *rule)
-{
-	ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED), errmsg("%s", rule)));
-}
-
-/* What a trigger is called with, which must be called for this event alone. */
+/* What a trigger is called with, which must stand where it was made for. */
 static TriggerData *
 trigger_data(FunctionCallInfo fcinfo, TriggerEvent event, const char *rule)
 {
@@ -68,7 +55,7 @@ trigger_data(FunctionCallInfo fcinfo, TriggerEvent event, const char *rule)
 	TriggerEvent bits = TRIGGER_EVENT_OPMASK | TRIGGER_EVENT_ROW | TRIGGER_EVENT_TIMINGMASK;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || (data->tg_event & bits) != event)
-		reject_call(rule);
+		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED), errmsg("%s", rule)));
 	return data;
 }
 
@@ -878,41 +865,6 @@ pg_task_bound(PG_FUNCTION_ARGS)
 	return PointerGetDatum(tuple);
 }
 
-/* ---- rows that are gone ---- */
-
-/*
- * Trigger, AFTER DELETE, FOR EACH ROW, or AFTER TRUNCATE.  Running tasks may have lost their rows:
- * the scheduler must reconcile when the transaction has committed.  Others may wait for a row that
- * was removed before it was DONE: they are told.
- */
-Datum
-pg_task_removed(PG_FUNCTION_ARGS)
-{
-	TriggerData *data = (TriggerData *) fcinfo->context;
-	TriggerRow row;
-	Oid table;
-
-	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_AFTER(data->tg_event) ||
-		(!TRIGGER_FIRED_BY_DELETE(data->tg_event) && !TRIGGER_FIRED_BY_TRUNCATE(data->tg_event)))
-		reject_call("pg_task_removed must be called AFTER DELETE or AFTER TRUNCATE");
-	table = trigger_root_table(data->tg_relation);
-	if (TRIGGER_FIRED_FOR_ROW(data->tg_event))
-	{
-		row = row_of(data, data->tg_trigtuple, data->tg_trigslot);
-		after_removed(&row);
-		if (Shared && trigger_has_state(&row, "WORK"))
-			pending_add_events(table, SHARED_RECONCILE);
-		if (Shared)
-			pending_add_ended(table, &row);
-	}
-	else if (Shared)
-	{
-		pending_add_events(table, SHARED_RECONCILE | SHARED_DEPENDENTS);
-		waiters_end_all();
-	}
-	return PointerGetDatum(NULL);
-}
-
 /*
  * pg_task_watched(state): the WHEN condition of the triggers.  Returns false only for writes of
  * pg_task itself that leave the row in a state other than PLAN; these need no checks.
@@ -924,26 +876,4 @@ pg_task_watched(PG_FUNCTION_ARGS)
 
 	PG_RETURN_BOOL(!owner_acts() ||
 				   (VARSIZE_ANY_EXHDR(state) == 4 && memcmp(VARDATA_ANY(state), "PLAN", 4) == 0));
-}
-
-/* ---- the queue table ---- */
-
-/*
- * Trigger, AFTER INSERT OR UPDATE OR DELETE, FOR EACH ROW, or AFTER TRUNCATE.  Has the
- * scheduler read the table again when the transaction has committed.  What is written is checked by
- * the constraints of the table.
- */
-Datum
-pg_task_queue_changed(PG_FUNCTION_ARGS)
-{
-	TriggerData *data = (TriggerData *) fcinfo->context;
-
-	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_AFTER(data->tg_event) ||
-		(!TRIGGER_FIRED_FOR_ROW(data->tg_event) && !TRIGGER_FIRED_BY_TRUNCATE(data->tg_event)))
-		reject_call(
-			"pg_task_queue_changed must be called AFTER INSERT OR UPDATE OR DELETE, FOR EACH"
-			" ROW, or AFTER TRUNCATE");
-	if (Shared)
-		pending_add_queues(RelationGetRelid(data->tg_relation));
-	return PointerGetDatum(NULL);
 }

@@ -315,7 +315,7 @@ subtest 'the places that act as somebody else' => sub {
 	is(join("\n", sort keys %places), join("\n", sort
 		'executor/write_back.c begin_writing', 'executor/write_back.c write_back_read_request',
 		'scheduler/work.c work_begin', 'session/trigger_row.c read_sequence',
-		'session/after.c after_removed', 'session/table_access.c become_user',
+		'session/after.c mark_waiting', 'session/table_access.c become_user',
 		'task/create.c may_find', 'task/create.c create_tables',
 		'task/owner.c owner_committed', 'task/owner.c owner_restrict_end',
 		'task/owner.c restrict_user',
