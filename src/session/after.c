@@ -285,18 +285,6 @@ read_tasks(KeptPlan *kept, Relation rel, const char *sql, int count, Oid *types,
 
 /* ---- the column "after" ---- */
 
-static void
-reject(const TriggerRow *row, TaskColumn which, const char *rule)
-{
-	bool isnull;
-	int64 id = DatumGetInt64(trigger_value(row, COLUMN_ID, &isnull));
-
-	ereport(ERROR, (errcode(ERRCODE_CHECK_VIOLATION),
-					errmsg("\"%s\" of a task must %s", task_columns[which].name, rule),
-					errdetail("The row has id " INT64_FORMAT ".", id),
-					errtablecol(row->rel, trigger_column(row->rel, which))));
-}
-
 /* Check what a user has written.  A NULL stays that mark_dependents has written. */
 static void
 check_after(const TriggerRow *row, const AfterIds *after, bool check)
@@ -306,14 +294,14 @@ check_after(const TriggerRow *row, const AfterIds *after, bool check)
 	int i;
 
 	if (ARR_NDIM(after->array) != 1)
-		reject(row, COLUMN_AFTER, "have one dimension");
+		trigger_reject(row, COLUMN_AFTER, "have one dimension");
 	if (after->removed && check)
-		reject(row, COLUMN_AFTER, "contain no NULL");
+		trigger_reject(row, COLUMN_AFTER, "contain no NULL");
 	if (after->count > AFTER_MAX)
-		reject(row, COLUMN_AFTER, "name at most " CppAsString2(AFTER_MAX) " tasks");
+		trigger_reject(row, COLUMN_AFTER, "name at most " CppAsString2(AFTER_MAX) " tasks");
 	for (i = 0; i < after->count && !after->removed; i++)
 		if (!isnull && after->ids[i] == id)
-			reject(row, COLUMN_AFTER, "not name the task itself");
+			trigger_reject(row, COLUMN_AFTER, "not name the task itself");
 }
 
 /* A task in "after" that the current user sees. */
@@ -403,13 +391,13 @@ count_needs(const TriggerRow *row, ArrayType *needs)
 	if (count == 0)
 		return 0;
 	if (ARR_NDIM(needs) != 1)
-		reject(row, COLUMN_NEEDS, "have one dimension");
+		trigger_reject(row, COLUMN_NEEDS, "have one dimension");
 	if (array_contains_nulls(needs))
-		reject(row, COLUMN_NEEDS, "contain no NULL");
+		trigger_reject(row, COLUMN_NEEDS, "contain no NULL");
 	if (count > AFTER_MAX)
-		reject(row, COLUMN_NEEDS, "name at most " CppAsString2(AFTER_MAX) " steps");
+		trigger_reject(row, COLUMN_NEEDS, "name at most " CppAsString2(AFTER_MAX) " steps");
 	if (trigger_is_null(row, COLUMN_FLOW))
-		reject(row, COLUMN_NEEDS, "be NULL without a \"flow\"");
+		trigger_reject(row, COLUMN_NEEDS, "be NULL without a \"flow\"");
 	return count;
 }
 

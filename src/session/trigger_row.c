@@ -69,6 +69,19 @@ trigger_find_column(Relation rel, TaskColumn which)
 	return trigger_columns.numbers[which] = number;
 }
 
+/* Raise an error: a row breaks a rule, which says what its column must do. */
+void
+trigger_reject(const TriggerRow *row, TaskColumn which, const char *rule)
+{
+	bool isnull;
+	int64 id = DatumGetInt64(trigger_value(row, COLUMN_ID, &isnull));
+
+	ereport(ERROR, (errcode(ERRCODE_CHECK_VIOLATION),
+					errmsg("\"%s\" of a task must %s", task_columns[which].name, rule),
+					errdetail("The row has id " INT64_FORMAT ".", id),
+					errtablecol(row->rel, trigger_column(row->rel, which))));
+}
+
 /* The role_id that the row is bound to; 0: none. */
 int64
 trigger_role_id(const TriggerRow *row)

@@ -55,6 +55,7 @@ extern TriggerColumns trigger_columns;
 
 extern void trigger_row_relation_invalidated(Oid relid); /* for pg_task.c */
 extern int trigger_find_column(Relation rel, TaskColumn which);
+extern void trigger_reject(const TriggerRow *row, TaskColumn which, const char *rule);
 extern int64 trigger_role_id(const TriggerRow *row);
 extern bool trigger_same_value(const TriggerRow *old, const TriggerRow *new, TaskColumn which);
 extern bool trigger_after(const TriggerRow *row, AfterIds *after);

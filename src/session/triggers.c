@@ -70,18 +70,6 @@ row_of(const TriggerData *data, HeapTuple tuple, TupleTableSlot *slot)
 
 /* ---- checks of values ---- */
 
-static void
-reject_value(const TriggerRow *row, TaskColumn which, const char *rule)
-{
-	bool isnull;
-	int64 id = DatumGetInt64(trigger_value(row, COLUMN_ID, &isnull));
-
-	ereport(ERROR, (errcode(ERRCODE_CHECK_VIOLATION),
-					errmsg("\"%s\" of a task must be %s", task_columns[which].name, rule),
-					errdetail("The row has id " INT64_FORMAT ".", id),
-					errtablecol(row->rel, trigger_column(row->rel, which))));
-}
-
 /* What is checked of a value. */
 typedef enum CheckKind
 {
@@ -210,7 +198,7 @@ check_combinations(const TriggerRow *row)
 	Datum cron = trigger_value(row, COLUMN_CRON, &isnull);
 
 	if (!trigger_is_null(row, COLUMN_STEP) && trigger_is_null(row, COLUMN_FLOW))
-		reject_value(row, COLUMN_STEP, "NULL without a \"flow\"");
+		trigger_reject(row, COLUMN_STEP, "be NULL without a \"flow\"");
 	if (isnull)
 		return;
 	if (!trigger_is_null(row, COLUMN_REPEAT))
@@ -234,7 +222,7 @@ check_values(const TriggerRow *row)
 		/* else the server checks that */
 		if (trigger_is_null(row, present[i]) &&
 			!TupleDescAttr(desc, trigger_column(row->rel, present[i]) - 1)->attnotnull)
-			reject_value(row, present[i], "something, not NULL");
+			trigger_reject(row, present[i], "be something, not NULL");
 	check_state_exists(row);
 	for (i = 0; i < (int) lengthof(checks); i++)
 	{
@@ -243,9 +231,9 @@ check_values(const TriggerRow *row)
 
 		if (!row->slot->tts_isnull[number] && !(check->bound && mine) &&
 			!passes(check, row->slot->tts_values[number]))
-			reject_value(row, check->column,
-						 check->rule ? check->rule
-									 : psprintf("at most %d bytes long", check->limit));
+			trigger_reject(row, check->column,
+						   check->rule ? psprintf("be %s", check->rule)
+									   : psprintf("be at most %d bytes long", check->limit));
 	}
 	if (!trigger_is_null(row, COLUMN_REMOTE))
 		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
