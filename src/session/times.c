@@ -84,11 +84,11 @@ times_check_zone(const TriggerRow *row)
 
 /*
  * Compute the first moment later than "after" at which the cron expression of a row runs it, in the
- * zone of the row or of this role.  DT_NOEND: when the server is started next.  Returns false if
+ * zone of the row or of its role.  DT_NOEND: when the server is started next.  Returns false if
  * the row has none, or one that is too long, or there is no such moment.
  */
 bool
-times_of_row(const TriggerRow *row, Oid role, TimestampTz after, TimestampTz *next)
+times_of_row(const TriggerRow *row, TimestampTz after, TimestampTz *next)
 {
 	bool isnull;
 	Datum value = trigger_value(row, COLUMN_CRON, &isnull);
@@ -106,7 +106,9 @@ times_of_row(const TriggerRow *row, Oid role, TimestampTz after, TimestampTz *ne
 	value = trigger_value(row, COLUMN_TIMEZONE, &isnull);
 	if (isnull)
 	{
-		SettingsTask settings = roles_settings(role);
+		Datum role = trigger_value(row, COLUMN_ROLE, &isnull);
+		SettingsTask settings = roles_settings(
+			isnull ? InvalidOid : roles_bound(NameStr(*DatumGetName(role)), trigger_role_id(row)));
 
 		zone = settings.task_timezone ? settings.task_timezone : settings.timezone;
 	}

@@ -12,6 +12,6 @@
 
 extern Cron times_parse(const char *text, const char *hint);
 extern void times_check_zone(const TriggerRow *row);
-extern bool times_of_row(const TriggerRow *row, Oid role, TimestampTz after, TimestampTz *next);
+extern bool times_of_row(const TriggerRow *row, TimestampTz after, TimestampTz *next);
 
 #endif /* PG_TASK_TIMES_H */

@@ -89,8 +89,6 @@ typedef struct Check
 	CheckKind kind;
 	const char *rule; /* NULL: that of a length */
 	int limit;
-	bool bound; /* protects other users.  The next row of a repeating task is not checked: a row
-				 * that has bypassed this trigger must still be able to end and to repeat. */
 	const char *words[5];
 } Check;
 
@@ -115,24 +113,24 @@ static const Check checks[] = {
 	{COLUMN_KEEP, CHECK_INTERVAL, .rule = ZERO_OR_MORE},
 	{COLUMN_TIMEOUT, CHECK_INTERVAL, .rule = POSITIVE, .limit = 1},
 	{COLUMN_ACTIVE, CHECK_INTERVAL, .rule = POSITIVE, .limit = 1},
-	{COLUMN_ACTIVE, CHECK_PARTS, .rule = "without a negative part", .bound = true},
+	{COLUMN_ACTIVE, CHECK_PARTS, .rule = "without a negative part"},
 	{COLUMN_REPEAT, CHECK_INTERVAL, .rule = POSITIVE, .limit = 1},
 	{COLUMN_REPEAT, CHECK_INTERVAL, .rule = "at least " CppAsString2(TASK_REPEAT_MIN_MS) " ms",
-	 .limit = TASK_REPEAT_MIN_MS * 1000, .bound = true},
+	 .limit = TASK_REPEAT_MIN_MS * 1000},
 	{COLUMN_FORMAT, CHECK_WORD, .rule = "text, csv or json", .words = {"text", "csv", "json"}},
 	{COLUMN_MISSED, CHECK_WORD, .rule = "one, none or all", .words = {"one", "none", "all"}},
 	{COLUMN_RULE, CHECK_WORD, .rule = "done, ended, failed or any",
 	 .words = {"done", "ended", "failed", "any"}},
-	{COLUMN_FLOW, CHECK_PRESENT, .rule = "some name, not empty", .bound = true},
-	{COLUMN_STEP, CHECK_PRESENT, .rule = "some name, not empty", .bound = true},
-	{COLUMN_NOTIFY, CHECK_PRESENT, .rule = "some name, not empty", .bound = true},
-	{COLUMN_QUEUE, CHECK_LENGTH, .limit = TASK_QUEUE_MAX, .bound = true},
-	{COLUMN_KEY, CHECK_LENGTH, .limit = TASK_KEY_MAX, .bound = true},
-	{COLUMN_TIMEZONE, CHECK_LENGTH, .limit = TASK_ZONE_MAX, .bound = true},
-	{COLUMN_CRON, CHECK_LENGTH, .limit = TASK_KEY_MAX, .bound = true},
-	{COLUMN_FLOW, CHECK_LENGTH, .limit = TASK_NAME_MAX, .bound = true},
-	{COLUMN_STEP, CHECK_LENGTH, .limit = TASK_NAME_MAX, .bound = true},
-	{COLUMN_NOTIFY, CHECK_LENGTH, .limit = TASK_CHANNEL_MAX, .bound = true},
+	{COLUMN_FLOW, CHECK_PRESENT, .rule = "some name, not empty"},
+	{COLUMN_STEP, CHECK_PRESENT, .rule = "some name, not empty"},
+	{COLUMN_NOTIFY, CHECK_PRESENT, .rule = "some name, not empty"},
+	{COLUMN_QUEUE, CHECK_LENGTH, .limit = TASK_QUEUE_MAX},
+	{COLUMN_KEY, CHECK_LENGTH, .limit = TASK_KEY_MAX},
+	{COLUMN_TIMEZONE, CHECK_LENGTH, .limit = TASK_ZONE_MAX},
+	{COLUMN_CRON, CHECK_LENGTH, .limit = TASK_KEY_MAX},
+	{COLUMN_FLOW, CHECK_LENGTH, .limit = TASK_NAME_MAX},
+	{COLUMN_STEP, CHECK_LENGTH, .limit = TASK_NAME_MAX},
+	{COLUMN_NOTIFY, CHECK_LENGTH, .limit = TASK_CHANNEL_MAX},
 };
 
 static bool
@@ -176,74 +174,85 @@ passes(const Check *check, Datum value)
 	pg_unreachable();
 }
 
+/* Does an UPDATE leave a column as it was?  "old" is NULL for an INSERT. */
+static bool
+keeps(const TriggerRow *old, const TriggerRow *new, TaskColumn which)
+{
+	return old && trigger_same_value(old, new, which);
+}
+
 static void
-check_state_exists(const TriggerRow *row)
+check_state(const TriggerRow *old, const TriggerRow *new)
 {
 	static const char *const states[] = {"PLAN", "WORK", "DONE", "FAIL", "STOP", "GONE", NULL};
 	bool isnull;
-	Datum value = trigger_value(row, COLUMN_STATE, &isnull);
+	Datum value = trigger_value(new, COLUMN_STATE, &isnull);
 
-	if (!isnull && !is_one_of(value, states))
+	if (!isnull && !is_one_of(value, states) && !keeps(old, new, COLUMN_STATE))
 		ereport(ERROR, (errcode(ERRCODE_CHECK_VIOLATION),
 						errmsg("\"%s\" is not a state of a task", TextDatumGetCString(value)),
 						errhint("You may set PLAN, and the task runs when it is due, or STOP."),
-						errtablecol(row->rel, trigger_column(row->rel, COLUMN_STATE))));
+						errtablecol(new->rel, trigger_column(new->rel, COLUMN_STATE))));
 }
 
-/* Check values that depend on each other, of a row that a user has written. */
+/* Check values that depend on each other. */
 static void
-check_combinations(const TriggerRow *row)
+check_combinations(const TriggerRow *old, const TriggerRow *new)
 {
 	bool isnull;
-	Datum cron = trigger_value(row, COLUMN_CRON, &isnull);
+	Datum cron = trigger_value(new, COLUMN_CRON, &isnull);
+	bool same = keeps(old, new, COLUMN_CRON);
 
-	if (!trigger_is_null(row, COLUMN_STEP) && trigger_is_null(row, COLUMN_FLOW))
-		trigger_reject(row, COLUMN_STEP, "be NULL without a \"flow\"");
+	if (!trigger_is_null(new, COLUMN_STEP) && trigger_is_null(new, COLUMN_FLOW) &&
+		!(keeps(old, new, COLUMN_STEP) && keeps(old, new, COLUMN_FLOW)))
+		trigger_reject(new, COLUMN_STEP, "be NULL without a \"flow\"");
 	if (isnull)
 		return;
-	if (!trigger_is_null(row, COLUMN_REPEAT))
+	if (!trigger_is_null(new, COLUMN_REPEAT) && !(same && keeps(old, new, COLUMN_REPEAT)))
 		ereport(ERROR, (errcode(ERRCODE_CHECK_VIOLATION),
 						errmsg("a task has \"repeat\" or \"cron\", not both"),
 						errhint("Set one of them to NULL."),
-						errtablecol(row->rel, trigger_column(row->rel, COLUMN_CRON))));
-	(void) times_parse(TextDatumGetCString(cron), NULL);
+						errtablecol(new->rel, trigger_column(new->rel, COLUMN_CRON))));
+	if (!same)
+		(void) times_parse(TextDatumGetCString(cron), NULL);
 }
 
+/*
+ * Check what a user has written.  What an UPDATE leaves as it was, it does not check: whoever may
+ * change a row that has bypassed this trigger may at least stop the task.
+ */
 static void
-check_values(const TriggerRow *row)
+check_values(const TriggerRow *old, const TriggerRow *new)
 {
-	static const TaskColumn present[] = {COLUMN_QUEUE, COLUMN_PRIORITY, COLUMN_DT};
-	TupleDesc desc = RelationGetDescr(row->rel);
-	bool mine = owner_acts();
 	int i;
 
-	slot_getallattrs(row->slot);
-	for (i = 0; i < (int) lengthof(present); i++)
-		/* else the server checks that */
-		if (trigger_is_null(row, present[i]) &&
-			!TupleDescAttr(desc, trigger_column(row->rel, present[i]) - 1)->attnotnull)
-			trigger_reject(row, present[i], "be something, not NULL");
-	check_state_exists(row);
+	slot_getallattrs(new->slot);
 	for (i = 0; i < (int) lengthof(checks); i++)
 	{
 		const Check *check = &checks[i];
-		int number = trigger_column(row->rel, check->column) - 1;
+		int number = trigger_column(new->rel, check->column) - 1;
 
-		if (!row->slot->tts_isnull[number] && !(check->bound && mine) &&
-			!passes(check, row->slot->tts_values[number]))
-			trigger_reject(row, check->column,
+		if (!new->slot->tts_isnull[number] && !passes(check, new->slot->tts_values[number]) &&
+			!keeps(old, new, check->column))
+			trigger_reject(new, check->column,
 						   check->rule ? psprintf("be %s", check->rule)
 									   : psprintf("be at most %d bytes long", check->limit));
 	}
-	if (!trigger_is_null(row, COLUMN_REMOTE))
+	if (!trigger_is_null(new, COLUMN_REMOTE) && !keeps(old, new, COLUMN_REMOTE))
 		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 						errmsg("tasks on other servers are not supported yet"),
 						errhint("Leave the column \"remote\" empty.")));
-	if (!mine)
-		check_combinations(row);
+	check_combinations(old, new);
 }
 
 /* ---- rights ---- */
+
+/* Has the current user the rights of the table's owner? */
+static bool
+is_owner(Relation rel)
+{
+	return has_privs_of_role(GetUserId(), trigger_table_owner(rel));
+}
 
 /* Raise an error: the current user does not have the rights of the table's owner. */
 static void
@@ -256,19 +265,20 @@ forbid(TaskColumn which, const char *hint)
 }
 
 /*
- * Raise an error unless the current user may plan tasks for the role of a row.  Called before the
- * policy of the table is checked as well, whose error would not say what is wrong.
+ * Raise an error unless the current user, who has not the rights of the owner, may plan tasks for
+ * the role of a row.  The policy of the table is checked as well, later: its error would not say
+ * what is wrong.
  */
 static void
-check_role(const TriggerRow *row, int64 role_id)
+check_role(const TriggerRow *row)
 {
+	int64 role_id = trigger_role_id(row);
 	bool isnull;
 	Datum value = trigger_value(row, COLUMN_ROLE, &isnull);
 	const char *role = isnull ? "" : NameStr(*DatumGetName(value));
 
-	if (!isnull && (roles_bound(role, role_id) == GetUserId() ||
-					has_privs_of_role(GetUserId(), trigger_table_owner(row->rel)) ||
-					roles_may_act(GetUserId(), role, role_id)))
+	if (!isnull &&
+		(roles_bound(role, role_id) == GetUserId() || roles_may_act(GetUserId(), role, role_id)))
 		return;
 	ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 					errmsg("you may not plan tasks of role \"%s\"", role),
@@ -292,18 +302,16 @@ check_rights(const TriggerRow *old, const TriggerRow *new)
 				(trigger_has_state(old, "STOP") && trigger_has_state(new, "PLAN")));
 	int i;
 
-	if (has_privs_of_role(GetUserId(), trigger_table_owner(new->rel)))
+	if (is_owner(new->rel))
 		return;
-	/* first: what pg_task_timed writes because of the state is no mistake of the user's */
-	check_state_exists(new);
 	if (!trigger_has_state(new, "PLAN") && !trigger_has_state(new, "STOP") &&
-		!(old && trigger_same_value(old, new, COLUMN_STATE)))
+		!keeps(old, new, COLUMN_STATE))
 		forbid(COLUMN_STATE, "You may set it to PLAN or STOP.");
 	for (i = 0; i < nfixed; i++)
 		if (!trigger_same_value(old, new, fixed[i]) && !(fixed[i] == COLUMN_STOP && stop_is_ours))
 			forbid(fixed[i], fixed[i] == COLUMN_ROLE ? "Stop this task, and insert another one."
 													 : "The server writes it.");
-	check_role(new, trigger_role_id(new));
+	check_role(new);
 }
 
 /* The roles of which the statement has warned: one warning is enough for all rows of a role. */
@@ -408,7 +416,7 @@ check_new_id(const TriggerRow *row)
 	bool isnull;
 	int64 id;
 
-	if (owner_acts() || has_privs_of_role(GetUserId(), trigger_table_owner(row->rel)))
+	if (owner_acts() || is_owner(row->rel))
 		return;
 	id = DatumGetInt64(trigger_value(row, COLUMN_ID, &isnull));
 	if (!isnull)
@@ -423,19 +431,9 @@ pg_task_numbered(PG_FUNCTION_ARGS)
 		trigger_data(fcinfo, TRIGGER_EVENT_UPDATE | TRIGGER_EVENT_BEFORE,
 					 "pg_task_numbered must be called BEFORE UPDATE, FOR EACH STATEMENT");
 
-	if (!owner_acts() && !has_privs_of_role(GetUserId(), trigger_table_owner(data->tg_relation)))
+	if (!owner_acts() && !is_owner(data->tg_relation))
 		forbid(COLUMN_ID, "Insert another task.");
 	return PointerGetDatum(NULL);
-}
-
-/* Return the role of a row that is bound, or is about to be, by this role_id. */
-static Oid
-bound_role(const TriggerRow *row, int64 role_id)
-{
-	bool isnull;
-	Datum role = trigger_value(row, COLUMN_ROLE, &isnull);
-
-	return isnull ? InvalidOid : roles_bound(NameStr(*DatumGetName(role)), role_id);
 }
 
 /* ---- the role that a new row belongs to, and the time for which cron plans it ---- */
@@ -446,7 +444,7 @@ bound_role(const TriggerRow *row, int64 role_id)
  * time: it comes from a dump.  So does a replicated row.
  */
 static bool
-plans_new_row(const TriggerRow *row, int64 role_id, TimestampTz *next)
+plans_new_row(const TriggerRow *row, TimestampTz *next)
 {
 	bool isnull;
 	TimestampTz dt;
@@ -456,15 +454,7 @@ plans_new_row(const TriggerRow *row, int64 role_id, TimestampTz *next)
 	dt = DatumGetTimestampTz(trigger_value(row, COLUMN_DT, &isnull));
 	return !isnull && SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
 		   trigger_has_state(row, "PLAN") && trigger_is_null(row, COLUMN_PLANNED) &&
-		   times_of_row(row, bound_role(row, role_id), TIMESTAMP_NOT_FINITE(dt) ? dt : dt - 1,
-						next);
-}
-
-/* Does the INSERT itself say for which tasks the row waits, or which it watches? */
-static bool
-names_others(const TriggerRow *row)
-{
-	return !trigger_is_null(row, COLUMN_AFTER) || !trigger_is_null(row, COLUMN_WAITS);
+		   times_of_row(row, TIMESTAMP_NOT_FINITE(dt) ? dt : dt - 1, next);
 }
 
 /*
@@ -475,20 +465,20 @@ names_others(const TriggerRow *row)
 static void
 watch_new_row(const TriggerRow *row, Columns *columns, bool check)
 {
-	bool replica = SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA;
+	bool names = !trigger_is_null(row, COLUMN_AFTER) || !trigger_is_null(row, COLUMN_WAITS);
 	bool needs = !trigger_is_null(row, COLUMN_NEEDS);
 	bool waits;
 	bool unended;
 	int64 watched;
 	Datum after;
 
-	if (!names_others(row) && !needs)
+	if (!(names || needs) || SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA)
 		return;
 	waits = trigger_has_state(row, "PLAN");
 	unended = waits || trigger_has_state(row, "STOP");
-	if (needs && !replica && unended && after_needs(row, &after, &watched))
+	if (needs && unended && after_needs(row, &after, &watched))
 		set_column(columns, row, COLUMN_AFTER, after, false);
-	else if (!names_others(row) || replica)
+	else if (!names)
 		return;
 	else if (unended && !after_watch(row, check, &watched))
 		waits = false;
@@ -586,7 +576,7 @@ set_binding(const TriggerRow *old, TriggerRow *new, Columns *columns)
 	if (isnull ||
 		(trigger_same_value(old, new, COLUMN_ROLE) &&
 		 trigger_same_value(old, new, COLUMN_ROLE_ID)) ||
-		!has_privs_of_role(GetUserId(), trigger_table_owner(new->rel)))
+		!is_owner(new->rel))
 		return;
 	new->role_id = roles_bind(NameStr(*DatumGetName(role)));
 	new->binds = true;
@@ -616,8 +606,7 @@ set_cron_time(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 			  (trigger_is_null(new, COLUMN_TIMEZONE) && !trigger_same_value(old, new, COLUMN_ROLE));
 	if (!changes && !(TIMESTAMP_IS_NOEND(dt) && !trigger_has_state(old, "PLAN")))
 		return;
-	if (!times_of_row(new, bound_role(new, trigger_role_id(new)), GetCurrentTimestamp(), &dt) ||
-		!(changes || TIMESTAMP_IS_NOEND(dt)))
+	if (!times_of_row(new, GetCurrentTimestamp(), &dt) || !(changes || TIMESTAMP_IS_NOEND(dt)))
 		return;
 	set_column(columns, new, COLUMN_DT, TimestampTzGetDatum(dt), false);
 	set_column(columns, new, COLUMN_PLANNED, (Datum) 0, true);
@@ -676,9 +665,12 @@ pg_task_timed(PG_FUNCTION_ARGS)
 	return PointerGetDatum(write_columns(&new, &columns));
 }
 
+/* Check a row that is not written by pg_task itself.  "old" is NULL for an INSERT. */
 static void
 check_row(const TriggerRow *old, const TriggerRow *new)
 {
+	/* first: what pg_task_timed writes because of the state is no mistake of the user's */
+	check_state(old, new);
 	check_rights(old, new);
 	/*
 	 * Only the server may set a task to WORK.  A restored or replicated row may be in state WORK,
@@ -689,7 +681,7 @@ check_row(const TriggerRow *old, const TriggerRow *new)
 		ereport(ERROR, (errcode(ERRCODE_CHECK_VIOLATION),
 						errmsg("\"state\" of a task becomes WORK when it starts, not before"),
 						errhint("Set it to PLAN, and it starts.")));
-	check_values(new);
+	check_values(old, new);
 }
 
 /* Of schedules that were stopped. */
@@ -747,9 +739,9 @@ pg_task_planned(PG_FUNCTION_ARGS)
 	new = row_of(data, data->tg_newtuple, data->tg_newslot);
 	/* nearly all columns are looked at: take the row apart at once */
 	slot_getallattrs(new.slot);
-	check_row(&old, &new);
 	if (!owner_acts())
 	{
+		check_row(&old, &new);
 		if (trigger_has_state(&new, "PLAN") && trigger_newly_planned(&old, &new))
 			warn_of_role(&new);
 		tell_stopped(&old, &new);
@@ -766,9 +758,9 @@ finish_new_row(const TriggerRow *row)
 {
 	if (owner_acts() && !trigger_has_state(row, "PLAN"))
 		return;
-	check_row(NULL, row);
 	if (!owner_acts())
 	{
+		check_row(NULL, row);
 		if (!trigger_is_null(row, COLUMN_TIMEZONE) &&
 			SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA)
 			times_check_zone(row);
@@ -794,20 +786,16 @@ bind_new_row(TriggerRow *row, Columns *columns)
 	if (isnull || (owner_acts() && trigger_role_id(row) != 0))
 		return;
 	row->role_id = roles_bind(NameStr(*DatumGetName(role)));
-	if (!owner_acts())
+	if (trigger_role_id(row) != row->role_id)
 	{
-		check_role(row, row->role_id);
-		if (plans_new_row(row, row->role_id, &dt))
-		{
-			set_column(columns, row, COLUMN_DT, TimestampTzGetDatum(dt), false);
-			if (TIMESTAMP_IS_NOEND(dt))
-				set_column(columns, row, COLUMN_ANCHOR, TimestampTzGetDatum(PgStartTime), false);
-		}
+		row->binds = true;
+		set_column(columns, row, COLUMN_ROLE_ID, Int64GetDatum(row->role_id), false);
 	}
-	if (trigger_role_id(row) == row->role_id)
+	if (owner_acts() || !plans_new_row(row, &dt))
 		return;
-	row->binds = true;
-	set_column(columns, row, COLUMN_ROLE_ID, Int64GetDatum(row->role_id), false);
+	set_column(columns, row, COLUMN_DT, TimestampTzGetDatum(dt), false);
+	if (TIMESTAMP_IS_NOEND(dt))
+		set_column(columns, row, COLUMN_ANCHOR, TimestampTzGetDatum(PgStartTime), false);
 }
 
 /*
@@ -831,8 +819,7 @@ pg_task_bound(PG_FUNCTION_ARGS)
 	slot_getallattrs(row.slot);
 	check_new_id(&row);
 	/* the owner inserts a row from a task table, as a dump does: what it waits for may be gone */
-	known =
-		trigger_role_id(&row) != 0 && has_privs_of_role(GetUserId(), trigger_table_owner(row.rel));
+	known = trigger_role_id(&row) != 0 && is_owner(row.rel);
 	bind_new_row(&row, &columns);
 	if (!owner_acts())
 		watch_new_row(&row, &columns, !known);

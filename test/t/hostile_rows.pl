@@ -151,6 +151,27 @@ subtest 'values that the triggers refuse' => sub {
 		DELETE FROM task_queue});
 };
 
+# A row that came past the triggers is its user's: what he does not change keeps him from nothing.
+subtest 'an UPDATE of a row with values that the triggers refuse' => sub {
+	for ([ 'notify', "repeat('x', 64)", "repeat('y', 64)" ], [ 'cron', "'bogus'", "'odd'" ],
+		[ 'rule', "'bogus'", "'odd'" ], [ 'retry', -1, -2 ], [ 'backoff', "'NaN'", -1 ],
+		[ 'active', "'1 month -1 day'", "'1 day -1 s'" ], [ 'key', "repeat('x', 1001)",
+			"repeat('y', 1001)" ], [ 'repeat', "'1 us'", "'2 us'" ])
+	{
+		my ($column, $value, $other) = @$_;
+
+		sql(qq{ALTER TABLE task DISABLE TRIGGER USER;
+			INSERT INTO task (id, role, dt, request, $column)
+				VALUES (7, 'mallory', 'infinity', 'SELECT 1', $value)});
+		sql('ALTER TABLE task ENABLE TRIGGER USER');
+		is(mallory('UPDATE task SET priority = 1'), '', "$column: another column");
+		isnt(mallory("UPDATE task SET $column = $other"), '', "$column: no other such value");
+		is(mallory('SELECT pg_task_cancel(7)'), '', "$column: pg_task_cancel");
+		is(task($node, 7, 'state'), 'STOP', "$column: it is stopped");
+		sql('DELETE FROM task');
+	}
+};
+
 # The session that alters a table beside the task table asks for the reason of a task: what is read
 # has the type that was checked.
 subtest 'companion tables of other types' => sub {
