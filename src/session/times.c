@@ -1,17 +1,14 @@
 /*
  * times.c
  *		When a cron expression or an interval runs a task: the SQL functions pg_task_next and
- *		pg_task_schedule, and the planned time of a row.
+ *		pg_task_schedule.
  *
- * The SQL functions compute.  They read no clock, no table and no setting; the defaults of their
- * arguments do.
+ * They compute.  They read no clock, no table and no setting; the defaults of their arguments do.
  */
 #include "postgres.h"
 
-#include "access/detoast.h"
 #include "fmgr.h"
 #include "funcapi.h"
-#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
@@ -20,7 +17,6 @@
 #include "session/times.h"
 #include "shared/task.h"
 #include "task/cron.h"
-#include "task/roles.h"
 #include "task/schedule.h"
 #include "settings.h"
 
@@ -59,8 +55,9 @@ times_parse(const char *text, const char *hint)
 	return cron;
 }
 
-static pg_tz *
-find_zone(const char *name)
+/* Find a time zone; a name that is not known is an error. */
+pg_tz *
+times_zone(const char *name)
 {
 	pg_tz *zone = zone_find(name);
 
@@ -69,52 +66,6 @@ find_zone(const char *name)
 						errmsg("time zone \"%s\" not recognized", name),
 						errhint("The view pg_timezone_names has the names.")));
 	return zone;
-}
-
-/* Check that the zone of a row, if it has one, is known. */
-void
-times_check_zone(const TriggerRow *row)
-{
-	bool isnull;
-	Datum value = trigger_value(row, COLUMN_TIMEZONE, &isnull);
-
-	if (!isnull)
-		(void) find_zone(TextDatumGetCString(value));
-}
-
-/*
- * Compute the first moment later than "after" at which the cron expression of a row runs it, in the
- * zone of the row or of its role.  DT_NOEND: when the server is started next.  Returns false if
- * the row has none, or one that is too long, or there is no such moment.
- */
-bool
-times_of_row(const TriggerRow *row, TimestampTz after, TimestampTz *next)
-{
-	bool isnull;
-	Datum value = trigger_value(row, COLUMN_CRON, &isnull);
-	Cron cron;
-	pg_tz *zone;
-
-	if (isnull || toast_raw_datum_size(value) - VARHDRSZ > TASK_KEY_MAX)
-		return false;
-	cron = times_parse(TextDatumGetCString(value), NULL);
-	if (cron.at_start)
-	{
-		*next = DT_NOEND;
-		return true;
-	}
-	value = trigger_value(row, COLUMN_TIMEZONE, &isnull);
-	if (isnull)
-	{
-		Datum role = trigger_value(row, COLUMN_ROLE, &isnull);
-		SettingsTask settings = roles_settings(
-			isnull ? InvalidOid : roles_bound(NameStr(*DatumGetName(role)), trigger_role_id(row)));
-
-		zone = settings.task_timezone ? settings.task_timezone : settings.timezone;
-	}
-	else
-		zone = find_zone(TextDatumGetCString(value));
-	return schedule_next_cron(&cron, after, zone, next);
 }
 
 /*
@@ -126,7 +77,7 @@ pg_task_next(PG_FUNCTION_ARGS)
 {
 	TimestampTz planned = PG_GETARG_TIMESTAMPTZ(0);
 	TimestampTz ended = PG_GETARG_TIMESTAMPTZ(3);
-	pg_tz *zone = find_zone(text_to_cstring(PG_GETARG_TEXT_PP(4)));
+	pg_tz *zone = times_zone(text_to_cstring(PG_GETARG_TEXT_PP(4)));
 	TimestampTz next;
 
 	if (!schedule_next(planned, planned, PG_GETARG_INTERVAL_P(1), PG_GETARG_BOOL(2), ended, ended,
@@ -146,7 +97,7 @@ pg_task_next_cron(PG_FUNCTION_ARGS)
 	TimestampTz after = PG_GETARG_TIMESTAMPTZ(1);
 	TimestampTz next;
 
-	if (!schedule_next_cron(&cron, after, find_zone(text_to_cstring(PG_GETARG_TEXT_PP(2))), &next))
+	if (!schedule_next_cron(&cron, after, times_zone(text_to_cstring(PG_GETARG_TEXT_PP(2))), &next))
 		PG_RETURN_NULL();
 	PG_RETURN_TIMESTAMPTZ(next);
 }
@@ -162,7 +113,7 @@ return_times(FunctionCallInfo fcinfo, const Cron *cron, const Interval *repeat)
 	TimestampTz first = PG_GETARG_TIMESTAMPTZ(1);
 	TimestampTz latest = first;
 	int32 count = PG_GETARG_INT32(2);
-	pg_tz *zone = find_zone(text_to_cstring(PG_GETARG_TEXT_PP(3)));
+	pg_tz *zone = times_zone(text_to_cstring(PG_GETARG_TEXT_PP(3)));
 	bool isnull = false;
 
 	if (count < 0)

@@ -7,11 +7,11 @@
 
 #include "postgres.h"
 
-#include "session/trigger_row.h"
+#include "pgtime.h"
+
 #include "task/cron.h"
 
 extern Cron times_parse(const char *text, const char *hint);
-extern void times_check_zone(const TriggerRow *row);
-extern bool times_of_row(const TriggerRow *row, TimestampTz after, TimestampTz *next);
+extern pg_tz *times_zone(const char *name);
 
 #endif /* PG_TASK_TIMES_H */

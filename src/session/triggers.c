@@ -202,7 +202,12 @@ check_combinations(const TriggerRow *old, const TriggerRow *new)
 	bool isnull;
 	Datum cron = trigger_value(new, COLUMN_CRON, &isnull);
 	bool same = keeps(old, new, COLUMN_CRON);
+	bool no_zone;
+	Datum zone = trigger_value(new, COLUMN_TIMEZONE, &no_zone);
 
+	if (!no_zone && SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
+		!keeps(old, new, COLUMN_TIMEZONE))
+		(void) times_zone(TextDatumGetCString(zone));
 	if (!trigger_is_null(new, COLUMN_STEP) && trigger_is_null(new, COLUMN_FLOW) &&
 		!(keeps(old, new, COLUMN_STEP) && keeps(old, new, COLUMN_FLOW)))
 		trigger_reject(new, COLUMN_STEP, "be NULL without a \"flow\"");
@@ -438,6 +443,44 @@ pg_task_numbered(PG_FUNCTION_ARGS)
 
 /* ---- the role that a new row belongs to, and the time for which cron plans it ---- */
 
+/* The time zone in which the cron expression of a row is read: that of the row, or of its role. */
+static pg_tz *
+find_zone(const TriggerRow *row)
+{
+	bool isnull;
+	Datum value = trigger_value(row, COLUMN_TIMEZONE, &isnull);
+	SettingsTask settings;
+	Oid role;
+
+	if (!isnull)
+		return times_zone(TextDatumGetCString(value));
+	value = trigger_value(row, COLUMN_ROLE, &isnull);
+	role = isnull ? InvalidOid : roles_bound(NameStr(*DatumGetName(value)), trigger_role_id(row));
+	settings = roles_settings(role);
+	return settings.task_timezone ? settings.task_timezone : settings.timezone;
+}
+
+/*
+ * Compute the first moment later than "after" at which the cron expression of a row runs it.
+ * DT_NOEND: when the server is started next.  Returns false if the row has none, or one that is too
+ * long, or there is no such moment.
+ */
+static bool
+find_cron_time(const TriggerRow *row, TimestampTz after, TimestampTz *next)
+{
+	bool isnull;
+	Datum value = trigger_value(row, COLUMN_CRON, &isnull);
+	Cron cron;
+
+	if (isnull || toast_raw_datum_size(value) - VARHDRSZ > TASK_KEY_MAX)
+		return false;
+	cron = times_parse(TextDatumGetCString(value), NULL);
+	if (!cron.at_start)
+		return schedule_next_cron(&cron, after, find_zone(row), next);
+	*next = DT_NOEND;
+	return true;
+}
+
 /*
  * Is this a new row with a cron expression?  Then it is planned for the first match at or after
  * "dt", or for the next start of the server, whatever "dt" is.  A row that was retried keeps its
@@ -454,7 +497,7 @@ plans_new_row(const TriggerRow *row, TimestampTz *next)
 	dt = DatumGetTimestampTz(trigger_value(row, COLUMN_DT, &isnull));
 	return !isnull && SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
 		   trigger_has_state(row, "PLAN") && trigger_is_null(row, COLUMN_PLANNED) &&
-		   times_of_row(row, TIMESTAMP_NOT_FINITE(dt) ? dt : dt - 1, next);
+		   find_cron_time(row, TIMESTAMP_NOT_FINITE(dt) ? dt : dt - 1, next);
 }
 
 /*
@@ -596,8 +639,6 @@ set_cron_time(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 	bool changes;
 	TimestampTz dt = DatumGetTimestampTz(trigger_value(new, COLUMN_DT, &isnull));
 
-	if (!trigger_same_value(old, new, COLUMN_TIMEZONE))
-		times_check_zone(new);
 	if (isnull || trigger_is_null(new, COLUMN_CRON) || !trigger_has_state(new, "PLAN") ||
 		!trigger_same_value(old, new, COLUMN_DT))
 		return;
@@ -606,7 +647,7 @@ set_cron_time(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 			  (trigger_is_null(new, COLUMN_TIMEZONE) && !trigger_same_value(old, new, COLUMN_ROLE));
 	if (!changes && !(TIMESTAMP_IS_NOEND(dt) && !trigger_has_state(old, "PLAN")))
 		return;
-	if (!times_of_row(new, GetCurrentTimestamp(), &dt) || !(changes || TIMESTAMP_IS_NOEND(dt)))
+	if (!find_cron_time(new, GetCurrentTimestamp(), &dt) || !(changes || TIMESTAMP_IS_NOEND(dt)))
 		return;
 	set_column(columns, new, COLUMN_DT, TimestampTzGetDatum(dt), false);
 	set_column(columns, new, COLUMN_PLANNED, (Datum) 0, true);
@@ -761,9 +802,6 @@ finish_new_row(const TriggerRow *row)
 	if (!owner_acts())
 	{
 		check_row(NULL, row);
-		if (!trigger_is_null(row, COLUMN_TIMEZONE) &&
-			SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA)
-			times_check_zone(row);
 		if (trigger_has_state(row, "PLAN"))
 			warn_of_role(row);
 	}

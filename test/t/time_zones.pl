@@ -20,9 +20,9 @@ is(sqlstate_of('postgres', "$insert, 'nowhere', now(), 'STOP')"), '22023', 'stop
 sql("$insert, 'UTC', 'infinity', 'PLAN')");
 is(sqlstate_of('postgres', "UPDATE task SET timezone = 'nowhere', dt = '2200-01-01'"), '22023',
 	'an UPDATE of the zone and the planned time');
-is(sql(q{ALTER TABLE task DISABLE TRIGGER pg_task_timed;
+is(sql(q{ALTER TABLE task DISABLE TRIGGER USER;
 	UPDATE task SET timezone = 'nowhere';
-	ALTER TABLE task ENABLE ALWAYS TRIGGER pg_task_timed;
+	ALTER TABLE task ENABLE TRIGGER USER;
 	UPDATE task SET state = 'STOP' RETURNING state}),
 	'STOP', 'a zone that has gone keeps nobody from stopping the task');
 
