@@ -54,7 +54,7 @@ PG_FUNCTION_INFO_V1(pg_stat_task_scheduler);
 
 /* A name of a database or a role; NULL: it is gone by now. */
 static void
-set_name(ResultRow *row, int column, const char *name)
+set_name(ResultRow *row, const char *column, const char *name)
 {
 	if (name)
 		result_row_set(row, column, DirectFunctionCall1(namein, CStringGetDatum(name)));
@@ -88,7 +88,7 @@ find_database(Oid oid, DatabaseInfo *database)
 
 /* A text of a database; of what is in another encoding than ours only ASCII is shown. */
 static void
-set_text(ResultRow *row, int column, const char *string, int encoding)
+set_text(ResultRow *row, const char *column, const char *string, int encoding)
 {
 	text *result = cstring_to_text(string);
 	char *byte = VARDATA(result);
@@ -107,26 +107,8 @@ end_row(ResultRow *row, const ReturnSetInfo *result)
 
 /* ---- what runs now ---- */
 
-/* The columns of pg_task_activity; sql/ has them in this order. */
-typedef enum ActivityColumn
-{
-	ACTIVITY_DATABASE,
-	ACTIVITY_RELID,
-	ACTIVITY_QUEUE,
-	ACTIVITY_ID,
-	ACTIVITY_ROLE,
-	ACTIVITY_PID,
-	ACTIVITY_ATTEMPT,
-	ACTIVITY_START,
-	ACTIVITY_TIMEOUT,
-	ACTIVITY_DONE,
-	ACTIVITY_TOTAL,
-	ACTIVITY_TEXT,
-	ACTIVITY_COLUMNS
-} ActivityColumn;
-
 static void
-set_number(ResultRow *row, ActivityColumn column, int64 value)
+set_number(ResultRow *row, const char *column, int64 value)
 {
 	if (value != ACTIVITY_UNKNOWN)
 		result_row_set(row, column, Int64GetDatum(value));
@@ -136,7 +118,7 @@ set_number(ResultRow *row, ActivityColumn column, int64 value)
 Datum
 pg_task_activity(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = result_set_begin(fcinfo, ACTIVITY_COLUMNS);
+	ReturnSetInfo *result = result_set_begin(fcinfo, 12);
 	bool sees_all = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
 	int i;
 
@@ -147,32 +129,32 @@ pg_task_activity(PG_FUNCTION_ARGS)
 
 		if (!activity_read(&Shared->executors[i].activity, &activity))
 			continue;
-		result_row_begin(&row);
-		set_name(&row, ACTIVITY_DATABASE, get_database_name(activity.database));
-		set_name(&row, ACTIVITY_ROLE, GetUserNameFromId(activity.role, true));
-		result_row_set(&row, ACTIVITY_PID, Int32GetDatum(activity.pid));
+		result_row_begin(&row, result->setDesc);
+		set_name(&row, "database", get_database_name(activity.database));
+		set_name(&row, "role", GetUserNameFromId(activity.role, true));
+		result_row_set(&row, "pid", Int32GetDatum(activity.pid));
 		if (!sees_all && !has_privs_of_role(GetUserId(), activity.role))
 		{
 			end_row(&row, result);
 			continue;
 		}
 		/* the rest is for those who may see the request in pg_stat_activity */
-		result_row_set(&row, ACTIVITY_RELID, ObjectIdGetDatum(activity.relid));
-		set_text(&row, ACTIVITY_QUEUE, activity.queue, activity.encoding);
-		result_row_set(&row, ACTIVITY_ID, Int64GetDatum(activity.run.id));
-		result_row_set(&row, ACTIVITY_ATTEMPT, Int32GetDatum(activity.run.attempt));
-		result_row_set(&row, ACTIVITY_START, TimestampTzGetDatum(activity.start));
+		result_row_set(&row, "relid", ObjectIdGetDatum(activity.relid));
+		set_text(&row, "queue", activity.queue, activity.encoding);
+		result_row_set(&row, "id", Int64GetDatum(activity.run.id));
+		result_row_set(&row, "attempt", Int32GetDatum(activity.run.attempt));
+		result_row_set(&row, "start", TimestampTzGetDatum(activity.start));
 		if (activity.timeout > 0)
 		{
 			Interval *timeout = palloc0(sizeof(Interval));
 
 			timeout->time = activity.timeout;
-			result_row_set(&row, ACTIVITY_TIMEOUT, IntervalPGetDatum(timeout));
+			result_row_set(&row, "timeout", IntervalPGetDatum(timeout));
 		}
-		set_number(&row, ACTIVITY_DONE, activity.progress.done);
-		set_number(&row, ACTIVITY_TOTAL, activity.progress.total);
+		set_number(&row, "done", activity.progress.done);
+		set_number(&row, "total", activity.progress.total);
 		if (activity.progress.message[0] != '\0')
-			set_text(&row, ACTIVITY_TEXT, activity.progress.message, activity.encoding);
+			set_text(&row, "message", activity.progress.message, activity.encoding);
 		end_row(&row, result);
 	}
 	return (Datum) 0;
@@ -205,29 +187,17 @@ pg_task_progress(PG_FUNCTION_ARGS)
 
 /* ---- what has run ---- */
 
-/* The columns of pg_stat_task, in order.  The counters are those of StatCounter. */
-typedef enum TasksColumn
-{
-	TASKS_DATNAME,
-	TASKS_QUEUE,
-	TASKS_COUNTERS,
-	TASKS_WAIT = TASKS_COUNTERS + STAT_COUNTERS,
-	TASKS_RUN = TASKS_WAIT + 2,
-	TASKS_SINCE = TASKS_RUN + 2,
-	TASKS_COLUMNS
-} TasksColumn;
-
 /* Two columns: the sum in milliseconds, and the histogram. */
 static void
-set_times(ResultRow *row, int first, const StatTimes *times)
+set_times(ResultRow *row, const char *sum, const char *histogram, const StatTimes *times)
 {
 	Datum buckets[STAT_BUCKETS];
 	int i;
 
 	for (i = 0; i < STAT_BUCKETS; i++)
 		buckets[i] = Int64GetDatum(times->buckets[i]);
-	result_row_set(row, first, Float8GetDatum((double) times->total / 1000));
-	result_row_set(row, first + 1,
+	result_row_set(row, sum, Float8GetDatum((double) times->total / 1000));
+	result_row_set(row, histogram,
 				   PointerGetDatum(construct_array(buckets, STAT_BUCKETS, INT8OID, sizeof(int64),
 												   FLOAT8PASSBYVAL, TYPALIGN_DOUBLE)));
 }
@@ -243,8 +213,8 @@ set_queue(ResultRow *row, const StatRecord *record)
 		return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
 	if (!find_database(record->database, &database) || !database.is_open)
 		return false;
-	set_name(row, TASKS_DATNAME, NameStr(database.name));
-	set_text(row, TASKS_QUEUE, record->queue, database.encoding);
+	set_name(row, "datname", NameStr(database.name));
+	set_text(row, "queue", record->queue, database.encoding);
 	return true;
 }
 
@@ -252,7 +222,10 @@ set_queue(ResultRow *row, const StatRecord *record)
 Datum
 pg_stat_task(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = result_set_begin(fcinfo, TASKS_COLUMNS);
+	static const char *const counters[STAT_COUNTERS] = {"planned", "started",	"done",
+														"failed",  "retried",	"stopped",
+														"gone",	   "timed_out", "crashed"};
+	ReturnSetInfo *result = result_set_begin(fcinfo, 16);
 	StatRecord record;
 	int i;
 	int j;
@@ -262,14 +235,14 @@ pg_stat_task(PG_FUNCTION_ARGS)
 		ResultRow row;
 
 		CHECK_FOR_INTERRUPTS();
-		result_row_begin(&row);
+		result_row_begin(&row, result->setDesc);
 		if (record.since == 0 || !set_queue(&row, &record))
 			continue;
 		for (j = 0; j < STAT_COUNTERS; j++)
-			result_row_set(&row, TASKS_COUNTERS + j, Int64GetDatum(record.counts.counters[j]));
-		set_times(&row, TASKS_WAIT, &record.counts.wait);
-		set_times(&row, TASKS_RUN, &record.counts.run);
-		result_row_set(&row, TASKS_SINCE, TimestampTzGetDatum(record.since));
+			result_row_set(&row, counters[j], Int64GetDatum(record.counts.counters[j]));
+		set_times(&row, "wait_time", "wait_histogram", &record.counts.wait);
+		set_times(&row, "run_time", "run_histogram", &record.counts.run);
+		result_row_set(&row, "stats_since", TimestampTzGetDatum(record.since));
 		end_row(&row, result);
 	}
 	return (Datum) 0;
@@ -293,29 +266,6 @@ pg_stat_task_reset(PG_FUNCTION_ARGS)
 }
 
 /* ---- schedulers ---- */
-
-/* The columns of the result, in order. */
-typedef enum ServedColumn
-{
-	SERVED_DATNAME,
-	SERVED_RELID,
-	SERVED_PID,
-	SERVED_STATE,
-	SERVED_BEGUN,
-	SERVED_ITERATIONS,
-	SERVED_CLAIMED,
-	SERVED_MISSED,
-	SERVED_ERRORS,
-	SERVED_HELD,
-	SERVED_OLDEST,
-	SERVED_EXECUTORS,
-	SERVED_BUSY,
-	SERVED_WANTED,
-	SERVED_WANTS_SINCE,
-	SERVED_ERROR,
-	SERVED_ERROR_AT,
-	SERVED_COLUMNS
-} ServedColumn;
 
 /* A database and its scheduler, as they were at one moment. */
 typedef struct DatabaseFigures
@@ -431,7 +381,7 @@ state_text(const DatabaseFigures *figures, TimestampTz now)
 
 /* Fill the row of a database.  False if it was dropped meanwhile. */
 static bool
-fill_row(ResultRow *row, const DatabaseFigures *figures, ClockNow now)
+fill_row(ResultRow *row, TupleDesc desc, const DatabaseFigures *figures, ClockNow now)
 {
 	const SharedError *error = &figures->database.found.error;
 	const int64 *published = figures->figures;
@@ -439,35 +389,35 @@ fill_row(ResultRow *row, const DatabaseFigures *figures, ClockNow now)
 
 	if (!find_database(figures->database.database, &database))
 		return false;
-	result_row_begin(row);
-	set_name(row, SERVED_DATNAME, NameStr(database.name));
+	result_row_begin(row, desc);
+	set_name(row, "datname", NameStr(database.name));
 	if (OidIsValid(figures->relid))
-		result_row_set(row, SERVED_RELID, ObjectIdGetDatum(figures->relid));
-	result_row_set(row, SERVED_STATE, CStringGetTextDatum(state_text(figures, now.wall)));
+		result_row_set(row, "relid", ObjectIdGetDatum(figures->relid));
+	result_row_set(row, "state", CStringGetTextDatum(state_text(figures, now.wall)));
 	if (figures->has_slot && figures->proc != SHARED_NO_PROC)
 	{
-		result_row_set(row, SERVED_PID, Int32GetDatum(GetPGProcByNumber(figures->proc)->pid));
-		result_row_set(row, SERVED_BEGUN, TimestampTzGetDatum(published[FIGURE_BEGUN]));
-		result_row_set(row, SERVED_ITERATIONS, Int64GetDatum(published[FIGURE_ITERATIONS]));
-		result_row_set(row, SERVED_CLAIMED, Int64GetDatum(published[FIGURE_CLAIMED]));
-		result_row_set(row, SERVED_MISSED, Int64GetDatum(published[FIGURE_MISSED]));
-		result_row_set(row, SERVED_ERRORS, Int64GetDatum(published[FIGURE_ERRORS]));
-		result_row_set(row, SERVED_HELD, Int32GetDatum((int32) published[FIGURE_HELD]));
-		result_row_set(row, SERVED_WANTED, Int32GetDatum((int32) published[FIGURE_WANTED]));
+		result_row_set(row, "pid", Int32GetDatum(GetPGProcByNumber(figures->proc)->pid));
+		result_row_set(row, "begun", TimestampTzGetDatum(published[FIGURE_BEGUN]));
+		result_row_set(row, "iterations", Int64GetDatum(published[FIGURE_ITERATIONS]));
+		result_row_set(row, "claimed", Int64GetDatum(published[FIGURE_CLAIMED]));
+		result_row_set(row, "missed", Int64GetDatum(published[FIGURE_MISSED]));
+		result_row_set(row, "errors", Int64GetDatum(published[FIGURE_ERRORS]));
+		result_row_set(row, "held", Int32GetDatum((int32) published[FIGURE_HELD]));
+		result_row_set(row, "wanted", Int32GetDatum((int32) published[FIGURE_WANTED]));
 		/* what is planned for later is not due */
 		if (published[FIGURE_OLDEST] <= now.wall)
-			result_row_set(row, SERVED_OLDEST, TimestampTzGetDatum(published[FIGURE_OLDEST]));
+			result_row_set(row, "oldest_due", TimestampTzGetDatum(published[FIGURE_OLDEST]));
 	}
-	result_row_set(row, SERVED_EXECUTORS, Int32GetDatum(figures->executors));
-	result_row_set(row, SERVED_BUSY, Int32GetDatum(figures->busy));
+	result_row_set(row, "executors", Int32GetDatum(figures->executors));
+	result_row_set(row, "busy", Int32GetDatum(figures->busy));
 	if (figures->has_slot && figures->wants)
-		result_row_set(row, SERVED_WANTS_SINCE,
+		result_row_set(row, "wants_since",
 					   TimestampTzGetDatum(now.wall - (now.mono.us - figures->wants_since.us)));
 	/* it may quote what is in rows */
 	if (error->at != 0 && database.is_open)
 	{
-		set_text(row, SERVED_ERROR, error->message, database.encoding);
-		result_row_set(row, SERVED_ERROR_AT, TimestampTzGetDatum(error->at));
+		set_text(row, "error", error->message, database.encoding);
+		result_row_set(row, "error_at", TimestampTzGetDatum(error->at));
 	}
 	return true;
 }
@@ -476,7 +426,7 @@ fill_row(ResultRow *row, const DatabaseFigures *figures, ClockNow now)
 Datum
 pg_stat_task_scheduler(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = result_set_begin(fcinfo, SERVED_COLUMNS);
+	ReturnSetInfo *result = result_set_begin(fcinfo, 17);
 	DatabaseFigures *all;
 	ResultRow row;
 	int count;
@@ -487,7 +437,7 @@ pg_stat_task_scheduler(PG_FUNCTION_ARGS)
 	all = palloc_array(DatabaseFigures, SHARED_DATABASES);
 	count = copy_databases(all);
 	for (i = 0; i < count; i++)
-		if (fill_row(&row, &all[i], clock_now()))
+		if (fill_row(&row, result->setDesc, &all[i], clock_now()))
 			end_row(&row, result);
 	return (Datum) 0;
 }

@@ -11,6 +11,7 @@
 
 #include "postgres.h"
 
+#include "executor/spi.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "nodes/execnodes.h"
@@ -18,9 +19,10 @@
 /* Most columns of a ResultRow. */
 #define RESULT_ROW_MAX 21
 
-/* A row that is filled column by column; what is not set is NULL. */
+/* A row whose columns are set by their names; what is not set is NULL. */
 typedef struct ResultRow
 {
+	TupleDesc desc;
 	Datum values[RESULT_ROW_MAX];
 	bool nulls[RESULT_ROW_MAX];
 } ResultRow;
@@ -61,16 +63,22 @@ result_row_desc(FunctionCallInfo fcinfo, int columns)
 
 /* All columns of the row are NULL. */
 static inline void
-result_row_begin(ResultRow *row)
+result_row_begin(ResultRow *row, TupleDesc desc)
 {
+	Assert(desc->natts <= RESULT_ROW_MAX);
+	row->desc = desc;
 	memset(row->nulls, true, sizeof(row->nulls));
 }
 
 static inline void
-result_row_set(ResultRow *row, int column, Datum value)
+result_row_set(ResultRow *row, const char *column, Datum value)
 {
-	row->values[column] = value;
-	row->nulls[column] = false;
+	int number = SPI_fnumber(row->desc, column);
+
+	if (number <= 0)
+		elog(ERROR, "the function returns no column \"%s\"", column);
+	row->values[number - 1] = value;
+	row->nulls[number - 1] = false;
 }
 
 #endif /* PG_TASK_RESULT_SET_H */

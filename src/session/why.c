@@ -65,33 +65,6 @@ typedef enum FactsArgument
 	ROW_DELAY /* us; -1 for NULL */
 } FactsArgument;
 
-/* The result.  A text is a reason, NULL if it does not apply. */
-typedef enum Fact
-{
-	FACT_AWAY, /* the table comes from elsewhere */
-	FACT_PID,  /* of the run, which may not have begun; NULL: there is none */
-	FACT_BEGUN,
-	FACT_SERVICE,	/* text: nothing runs in this database */
-	FACT_ROLE,		/* text: it may not run tasks */
-	FACT_SCHEDULER, /* text: there is none at the moment */
-	FACT_SCHEDULER_PID,
-	FACT_CODE,	 /* text: of the owner, which a write could run */
-	FACT_MINE,	 /* this transaction has written the row */
-	FACT_PAUSED, /* from here on, by the rule of the queue; NULL: it says nothing */
-	FACT_MAX,
-	FACT_RATE,
-	FACT_PER,
-	FACT_UNTIL,
-	FACT_STRICT,
-	FACT_AGAIN,		 /* when it is tried again in a strict queue; its dt does not say that */
-	FACT_RUNNING,	 /* tasks of the queue */
-	FACT_RATE_NEXT,	 /* when the queue starts its next task, as far as that is written down */
-	FACT_PAUSE_NEXT, /* the same, by the pause between two starts */
-	FACT_ISOLATED,	 /* a task runs isolated */
-	FACT_EXECUTORS,	 /* text: none can take it */
-	FACTS
-} Fact;
-
 /* What the slots of all processes say at one moment. */
 typedef struct Survey
 {
@@ -318,34 +291,36 @@ next_start(const WhyTask *task, int rate, int64 per)
 	return clock_is_before(now.mono, next) ? now.wall + (next.us - now.mono.us) : DT_NOBEGIN;
 }
 
+/* A reason why it does not run; NULL: it does not apply. */
 static void
-set_text(ResultRow *row, Fact fact, const char *text)
+set_text(ResultRow *row, const char *fact, const char *text)
 {
 	if (text)
 		result_row_set(row, fact, CStringGetTextDatum(text));
 }
 
 static void
-set_bool(ResultRow *row, Fact fact, bool value)
+set_bool(ResultRow *row, const char *fact, bool value)
 {
 	result_row_set(row, fact, BoolGetDatum(value));
 }
 
 /* A number that is negative for NULL. */
 static void
-set_count(ResultRow *row, Fact fact, int value)
+set_count(ResultRow *row, const char *fact, int value)
 {
 	if (value >= 0)
 		result_row_set(row, fact, Int32GetDatum(value));
 }
 
 static void
-set_time(ResultRow *row, Fact fact, TimestampTz time)
+set_time(ResultRow *row, const char *fact, TimestampTz time)
 {
 	if (time != DT_NOBEGIN)
 		result_row_set(row, fact, TimestampTzGetDatum(time));
 }
 
+/* What the rule of its queue says. */
 static void
 set_rule(ResultRow *row, FunctionCallInfo fcinfo, const WhyTask *task)
 {
@@ -355,17 +330,18 @@ set_rule(ResultRow *row, FunctionCallInfo fcinfo, const WhyTask *task)
 					  .backoff = PG_GETARG_FLOAT8(ROW_BACKOFF)};
 	Interval *per = palloc0(sizeof(Interval));
 
-	set_bool(row, FACT_PAUSED, rule->paused);
-	set_count(row, FACT_MAX, rule->max);
-	set_count(row, FACT_RATE, rule->rate);
-	set_time(row, FACT_UNTIL, rule->until);
-	set_bool(row, FACT_STRICT, rule->strict);
+	set_bool(row, "paused", rule->paused);
+	set_count(row, "rule_max", rule->max);
+	set_count(row, "rate", rule->rate);
+	set_time(row, "until", rule->until);
+	set_bool(row, "strict", rule->strict);
 	per->time = rule->per;
-	result_row_set(row, FACT_PER, IntervalPGetDatum(per));
+	result_row_set(row, "per", IntervalPGetDatum(per));
 	if (rule->rate > 0)
-		set_time(row, FACT_RATE_NEXT, next_start(task, rule->rate, rule->per));
+		set_time(row, "rate_next", next_start(task, rule->rate, rule->per));
+	/* when it is tried again in a strict queue: its dt does not say that */
 	if (rule->strict && retry.failed > 0 && PG_GETARG_TIMESTAMPTZ(ROW_STOP) != DT_NOBEGIN)
-		set_time(row, FACT_AGAIN,
+		set_time(row, "again",
 				 outcome_retry_at(&retry, PG_GETARG_TIMESTAMPTZ(ROW_STOP), &rule->defaults,
 								  &task->role.settings));
 }
@@ -375,15 +351,16 @@ set_survey(ResultRow *row, const WhyTask *task)
 {
 	const Survey *survey = &task->survey;
 
+	/* the run may not have begun */
 	if (survey->has_run)
-		result_row_set(row, FACT_PID, Int32GetDatum(survey->executor_pid));
-	set_bool(row, FACT_BEGUN, survey->has_begun);
-	set_text(row, FACT_SCHEDULER, explain_scheduler(task));
-	result_row_set(row, FACT_SCHEDULER_PID, Int32GetDatum(survey->scheduler_pid));
-	result_row_set(row, FACT_RUNNING, Int32GetDatum(survey->of_queue));
-	set_bool(row, FACT_ISOLATED, survey->isolated);
+		result_row_set(row, "pid", Int32GetDatum(survey->executor_pid));
+	set_bool(row, "begun", survey->has_begun);
+	set_text(row, "scheduler", explain_scheduler(task));
+	result_row_set(row, "scheduler_pid", Int32GetDatum(survey->scheduler_pid));
+	result_row_set(row, "running", Int32GetDatum(survey->of_queue));
+	set_bool(row, "isolated", survey->isolated);
 	if (task->role.error == NULL)
-		set_text(row, FACT_EXECUTORS, explain_executors(task));
+		set_text(row, "executors", explain_executors(task));
 }
 
 /*
@@ -393,7 +370,7 @@ set_survey(ResultRow *row, const WhyTask *task)
 Datum
 pg_task_facts(PG_FUNCTION_ARGS)
 {
-	TupleDesc desc = result_row_desc(fcinfo, FACTS);
+	TupleDesc desc = result_row_desc(fcinfo, 21);
 	WhyTask task = {.access = table_access_current(),
 					.queue = text_to_cstring(PG_GETARG_TEXT_PP(ROW_QUEUE))};
 	int max = PG_GETARG_INT32(ROW_MAX);
@@ -410,22 +387,21 @@ pg_task_facts(PG_FUNCTION_ARGS)
 	task.run.attempt = PG_GETARG_INT32(ROW_ATTEMPT);
 	task.run.claimed = PG_GETARG_TIMESTAMPTZ(ROW_START);
 	survey_slots(&task);
-	result_row_begin(&row);
+	result_row_begin(&row, desc);
 	if (queue_rule_find(task.access->relid, task.access->owner, task.queue, &task.rule))
 		set_rule(&row, fcinfo, &task);
 	if (max < 0)
-		set_time(&row, FACT_PAUSE_NEXT, next_start(&task, 1, -(int64) max * 1000));
+		set_time(&row, "pause_next", next_start(&task, 1, -(int64) max * 1000));
 	set_survey(&row, &task);
-	set_bool(&row, FACT_AWAY, home_find(task.access->relid) == HOME_AWAY);
-	set_text(&row, FACT_SERVICE, explain_service());
-	set_text(&row, FACT_ROLE,
+	set_bool(&row, "away", home_find(task.access->relid) == HOME_AWAY);
+	set_text(&row, "service", explain_service());
+	set_text(&row, "not_role",
 			 task.role.error && task.role.hint ? psprintf("%s: %s", task.role.error, task.role.hint)
 											   : task.role.error);
 	if (task.role.oid != task.access->owner && !superuser_arg(task.role.oid) &&
 		!shared_database_found(MyDatabaseId).owner_code)
-		set_text(&row, FACT_CODE, find_code(task.access));
-	set_bool(&row, FACT_MINE,
-			 TransactionIdIsCurrentTransactionId(PG_GETARG_TRANSACTIONID(ROW_XMIN)));
+		set_text(&row, "code", find_code(task.access));
+	set_bool(&row, "mine", TransactionIdIsCurrentTransactionId(PG_GETARG_TRANSACTIONID(ROW_XMIN)));
 	PopActiveSnapshot();
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, row.values, row.nulls)));
 }
