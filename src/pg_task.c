@@ -96,6 +96,7 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 	/* what this process knows of itself, then what others are told */
 	running_transaction_ended(event);
 	pending_transaction_ended(event);
+	commands_transaction_ended(event);
 	waiters_transaction_ended(event);
 }
 

@@ -6,8 +6,8 @@
  * template) first holds it: the scheduler and the idle executors there exit, and none starts until
  * the end of the transaction.
  *
- * A command that changes databases, roles or their settings is recorded after it has succeeded.
- * pending.c notifies other processes at the commit.  DROP DATABASE forgets what was counted there.
+ * A command that changes databases, roles or their settings is recorded after it has succeeded, and
+ * other processes are notified at the commit.  DROP DATABASE forgets what was counted there.
  *
  * In the server that pg_upgrade has started nothing of this happens.  There the task tables that
  * come along are told that they are at home in the new system: otherwise they would be held back,
@@ -28,11 +28,11 @@
 #include "tcop/utility.h"
 #include "utils/acl.h"
 #include "utils/inval.h"
+#include "utils/memutils.h"
 #include "utils/syscache.h"
 
 #include "compat.h"
 #include "session/commands.h"
-#include "session/pending.h"
 #include "shared/shared.h"
 #include "shared/statistics.h"
 #include "shared/waiters.h"
@@ -40,6 +40,58 @@
 
 /* How long a command waits for the scheduler and the idle executors to exit (ms). */
 #define VACATE_MS 5000
+
+/*
+ * What commands of this transaction have done.  Static, because it collects from all of them; the
+ * end of the transaction clears it.
+ */
+static struct
+{
+	bool holds;		 /* a database is held, also after a rollback to a savepoint */
+	bool supervisor; /* wake the supervisor: databases or roles have changed */
+	List *settings;	 /* databases and roles whose settings were changed, InvalidOid for all of
+					  * them; in TopTransactionContext */
+} changed;
+
+/*
+ * Record that this transaction changes settings of a database or role; InvalidOid: of all of them.
+ * Their counters are incremented at the commit.
+ */
+static void
+add_settings(Oid object)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+
+	changed.settings = list_append_unique_oid(changed.settings, object);
+	MemoryContextSwitchTo(old);
+}
+
+/* A database has a task table now: after the commit, a scheduler that has found none returns. */
+void
+commands_database_changed(Oid database)
+{
+	add_settings(database);
+	changed.supervisor = true;
+}
+
+/* Nothing here may raise an error: after a commit, the server would panic. */
+void
+commands_transaction_ended(XactEvent event)
+{
+	ListCell *cell;
+
+	if (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT && event != XACT_EVENT_PREPARE)
+		return;
+	if (changed.holds)
+		hold_release();
+	/* of a subtransaction that was rolled back, too, which changes nothing for their tasks */
+	if (event == XACT_EVENT_COMMIT)
+		foreach(cell, changed.settings)
+			shared_settings_changed(lfirst_oid(cell));
+	if (event == XACT_EVENT_COMMIT && changed.supervisor)
+		shared_databases_changed();
+	memset(&changed, 0, sizeof(changed));
+}
 
 /* Return the value of an option of a command, or NULL. */
 static char *
@@ -111,28 +163,30 @@ find_template(List *options)
 static Oid
 database_needed(Node *statement, ProcessUtilityContext context)
 {
-	if (!IsA(statement, RenameStmt) && !IsA(statement, DropdbStmt) &&
-		!IsA(statement, CreatedbStmt) && !IsA(statement, AlterDatabaseStmt))
-		return InvalidOid;
-	if (!IsA(statement, RenameStmt) && IsInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL))
-		return InvalidOid;
+	Oid database = InvalidOid;
+
 	switch (nodeTag(statement))
 	{
 		case T_DropdbStmt:
-			return find_own_database(((DropdbStmt *) statement)->dbname);
+			database = find_own_database(((DropdbStmt *) statement)->dbname);
+			break;
 		case T_RenameStmt:
 			if (((RenameStmt *) statement)->renameType == OBJECT_DATABASE)
 				return find_own_database(((RenameStmt *) statement)->subname);
-			return InvalidOid;
+			break;
 		case T_CreatedbStmt:
-			return find_template(((CreatedbStmt *) statement)->options);
+			database = find_template(((CreatedbStmt *) statement)->options);
+			break;
 		case T_AlterDatabaseStmt:
 			if (option_value(((AlterDatabaseStmt *) statement)->options, "tablespace"))
-				return find_own_database(((AlterDatabaseStmt *) statement)->dbname);
-			return InvalidOid;
+				database = find_own_database(((AlterDatabaseStmt *) statement)->dbname);
+			break;
 		default:
-			return InvalidOid;
+			break;
 	}
+	if (OidIsValid(database) && IsInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL))
+		return InvalidOid;
+	return database;
 }
 
 /*
@@ -169,14 +223,13 @@ record_command(NodeTag kind, Node *statement)
 		case T_AlterRoleStmt:
 			break;
 		case T_DropRoleStmt: /* its settings are gone, its rows are not */
-			pending_add_settings(InvalidOid);
+			add_settings(InvalidOid);
 			break;
 		case T_AlterDatabaseStmt: /* it may change the connection limit */
-			pending_add_settings(get_database_oid(((AlterDatabaseStmt *) statement)->dbname, true));
+			add_settings(get_database_oid(((AlterDatabaseStmt *) statement)->dbname, true));
 			break;
 		case T_AlterDatabaseSetStmt:
-			pending_add_settings(
-				get_database_oid(((AlterDatabaseSetStmt *) statement)->dbname, true));
+			add_settings(get_database_oid(((AlterDatabaseSetStmt *) statement)->dbname, true));
 			break;
 		case T_RenameStmt:
 			type = ((RenameStmt *) statement)->renameType;
@@ -188,10 +241,9 @@ record_command(NodeTag kind, Node *statement)
 		case T_AlterRoleSetStmt: /* of a role, of all in a database, or of all everywhere */
 			set = (AlterRoleSetStmt *) statement;
 			if (set->role)
-				pending_add_settings(get_rolespec_oid(set->role, true));
+				add_settings(get_rolespec_oid(set->role, true));
 			else
-				pending_add_settings(set->database ? get_database_oid(set->database, true)
-												   : InvalidOid);
+				add_settings(set->database ? get_database_oid(set->database, true) : InvalidOid);
 			wakes = false;
 			break;
 		case T_CommentStmt:
@@ -203,8 +255,7 @@ record_command(NodeTag kind, Node *statement)
 			wakes = false;
 			break;
 	}
-	if (wakes)
-		pending_wake_supervisor();
+	changed.supervisor |= wakes;
 }
 
 /* During pg_upgrade: the statement to execute instead, or the same. */
@@ -249,7 +300,7 @@ commands_process(ProcessUtility_hook_type next, PlannedStmt *pstmt, const char *
 		next(pstmt, query, read_only_tree, context, params, environment, destination, completion);
 	else
 	{
-		pending_add_hold();
+		changed.holds = true;
 		PG_TRY();
 		{
 			hold_take(database);

@@ -7,9 +7,13 @@
 
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "tcop/utility.h"
 
+extern void commands_database_changed(Oid database);
+
 /* For pg_task.c. */
+extern void commands_transaction_ended(XactEvent event);
 extern void commands_process(ProcessUtility_hook_type next, PlannedStmt *pstmt, const char *query,
 							 bool read_only_tree, ProcessUtilityContext context,
 							 ParamListInfo params, QueryEnvironment *environment,

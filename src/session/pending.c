@@ -1,11 +1,10 @@
 /*
  * pending.c
- *		What this transaction will notify other processes of, if it commits.
+ *		What this transaction will tell the scheduler of rows, and count, if it commits.
  *
  * After a commit, when other sessions can see the rows, the backend writes its hints (the groups in
  * which rows wait) into the scheduler's slot and wakes the scheduler.  It writes nothing to shared
- * memory before, so a rollback costs nothing, and a commit waits for no other process.  The
- * callbacks also release a database that the transaction held.
+ * memory before, so a rollback costs nothing, and a commit waits for no other process.
  *
  * This file checks no row and changes none.
  */
@@ -19,7 +18,6 @@
 #include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
-#include "nodes/pg_list.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/hsearch.h"
@@ -58,12 +56,8 @@ static struct
 	SharedHint hints[SHARED_HINTS];
 	int events; /* SharedEvents */
 	SharedIds watched;
-	bool queues;	 /* the queue table was changed */
-	bool several;	 /* more than one table that may be the task table was written */
-	bool supervisor; /* wake the supervisor: databases or roles have changed */
-	List *settings;	 /* databases and roles whose settings were changed, InvalidOid for all of
-					  * them; in TopTransactionContext */
-	bool holds;		 /* a database is held, also after a rollback to a savepoint */
+	bool queues;  /* the queue table was changed */
+	bool several; /* more than one table that may be the task table was written */
 	bool counted;
 	QueueCounts counts; /* of the queue of the first row that was counted */
 	HTAB *others;		/* of other queues, in TopTransactionContext; NULL: most have none */
@@ -366,35 +360,6 @@ pending_add_row(const TriggerRow *old, const TriggerRow *new)
 		pending_add_events(table, SHARED_RECONCILE);
 }
 
-/* ---- commands ---- */
-
-/*
- * Record that this transaction changes settings of a database or role; InvalidOid: of all of them.
- * Their counters are incremented at the commit.
- */
-void
-pending_add_settings(Oid object)
-{
-	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
-
-	pending.settings = list_append_unique_oid(pending.settings, object);
-	MemoryContextSwitchTo(old);
-}
-
-/* The command that runs will change which databases should have a scheduler, if it is committed. */
-void
-pending_wake_supervisor(void)
-{
-	pending.supervisor = true;
-}
-
-/* This transaction holds a database: release it at the end. */
-void
-pending_add_hold(void)
-{
-	pending.holds = true;
-}
-
 /* ---- the end of a transaction ---- */
 
 static void
@@ -447,8 +412,6 @@ report_rows(void)
 void
 pending_transaction_ended(XactEvent event)
 {
-	ListCell *cell;
-
 	if (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT && event != XACT_EVENT_PREPARE)
 		return;
 	/* before the hints: a row that waits in a queue never is known before the rule of the queue */
@@ -458,18 +421,9 @@ pending_transaction_ended(XactEvent event)
 	if (event == XACT_EVENT_COMMIT && OidIsValid(pending.relid) &&
 		TransactionIdIsValid(GetTopTransactionIdIfAny()))
 		report_rows();
-	if (pending.holds)
-		hold_release();
-	/* of a subtransaction that was rolled back, too, which changes nothing for their tasks */
-	if (event == XACT_EVENT_COMMIT)
-		foreach(cell, pending.settings)
-			shared_settings_changed(lfirst_oid(cell));
-	if (event == XACT_EVENT_COMMIT && pending.supervisor)
-		shared_databases_changed();
 	pending.relid = pending.ignored = InvalidOid;
 	pending.count = pending.events = 0;
 	pending.watched.count = 0;
-	pending.holds = pending.queues = pending.several = pending.supervisor = pending.counted = false;
-	pending.settings = NIL;
+	pending.queues = pending.several = pending.counted = false;
 	pending.others = NULL;
 }

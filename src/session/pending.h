@@ -1,6 +1,6 @@
 /*
  * pending.h
- *		What this transaction will notify other processes of, if it commits.
+ *		What this transaction will tell the scheduler of rows, if it commits.
  */
 #ifndef PG_TASK_PENDING_H
 #define PG_TASK_PENDING_H
@@ -14,9 +14,6 @@
 extern bool pending_add_events(Oid relid, int events);
 extern void pending_add_row(const TriggerRow *old, const TriggerRow *new);
 extern void pending_add_ended(Oid table, const TriggerRow *row);
-extern void pending_add_settings(Oid object);
-extern void pending_wake_supervisor(void);
-extern void pending_add_hold(void);
 
 /* For pg_task.c. */
 extern void pending_transaction_ended(XactEvent event);

@@ -49,7 +49,7 @@
 #include "utils/rls.h"
 #include "utils/syscache.h"
 
-#include "session/pending.h"
+#include "session/commands.h"
 #include "session/table_access.h"
 #include "settings.h"
 #include "shared/shared.h"
@@ -455,10 +455,6 @@ pg_task_create(PG_FUNCTION_ARGS)
 					 errdetail_internal("%s", created.fault[kind])));
 	SPI_finish();
 	if (created.made)
-	{
-		/* a scheduler that has found no table comes back */
-		pending_add_settings(MyDatabaseId);
-		pending_wake_supervisor();
-	}
+		commands_database_changed(MyDatabaseId);
 	PG_RETURN_OID(created.relid);
 }
