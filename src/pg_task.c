@@ -94,7 +94,8 @@ static void
 transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 {
 	/* what this process knows of itself, then what others are told */
-	running_transaction_ended(event);
+	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_PREPARE || event == XACT_EVENT_ABORT)
+		running_level_ended(1, event != XACT_EVENT_ABORT);
 	pending_transaction_ended(event);
 	commands_transaction_ended(event);
 	waiters_transaction_ended(event);
@@ -104,7 +105,8 @@ static void
 subtransaction_ended(SubXactEvent event, SubTransactionId mine pg_attribute_unused(),
 					 SubTransactionId parent pg_attribute_unused(), void *arg pg_attribute_unused())
 {
-	running_subtransaction_ended(event);
+	if (event == SUBXACT_EVENT_COMMIT_SUB || event == SUBXACT_EVENT_ABORT_SUB)
+		running_level_ended(GetCurrentTransactionNestLevel(), event == SUBXACT_EVENT_COMMIT_SUB);
 }
 
 static void

@@ -173,9 +173,6 @@ pg_task_again(PG_FUNCTION_ARGS)
 {
 	TimestampTz at;
 
-	if (!running_is_task())
-		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-						errmsg("pg_task_again can only be called by a task")));
 	if (PG_ARGISNULL(0))
 		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 						errmsg("the time of pg_task_again must not be null")));
@@ -184,7 +181,9 @@ pg_task_again(PG_FUNCTION_ARGS)
 		ereport(ERROR, (errcode(ERRCODE_DATETIME_VALUE_OUT_OF_RANGE),
 						errmsg("the time of pg_task_again must be before the year " CppAsString2(
 							SCHEDULE_LAST_YEAR))));
-	running_ask_again(at, PG_ARGISNULL(1) ? NULL : PG_GETARG_JSONB_P(1));
+	if (!running_ask_again(at, PG_ARGISNULL(1) ? NULL : PG_GETARG_JSONB_P(1)))
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("pg_task_again can only be called by a task")));
 	PG_RETURN_VOID();
 }
 

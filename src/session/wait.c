@@ -34,7 +34,6 @@
 #include "shared/clock.h"
 #include "shared/shared.h"
 #include "shared/waiters.h"
-#include "task/running.h"
 #include "task/subtransaction.h"
 
 PGDLLEXPORT Datum pg_task_wait(PG_FUNCTION_ARGS);
@@ -173,7 +172,7 @@ check_next(const TaskWait *wait)
 {
 	int64 id = wait->ids[wait->ended];
 
-	if (running_is_task() && id == Settings.task_id)
+	if (id == Settings.task_id && id != SETTINGS_NO_TASK)
 		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 						errmsg("task " INT64_FORMAT " cannot wait for itself", id)));
 	if (wait->mine)

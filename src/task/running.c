@@ -30,41 +30,26 @@ static struct
 	Again *again;		   /* in that context; NULL: not asked for */
 } running;
 
-/* What was asked for on this level, or a higher one, now depends on the level below. */
-static void
-keep_asked(int level)
+/*
+ * A transaction (level 1) or subtransaction has ended.  What was asked for on its level, or a
+ * higher one, depends on the level below if it has committed, and is forgotten otherwise.
+ */
+void
+running_level_ended(int level, bool committed)
 {
-	if (running.again == NULL || running.again->level < level)
+	Again *again = running.again;
+
+	if (again == NULL || again->level < level)
 		return;
-	running.again->level = level - 1;
-	while (running.again->outer && running.again->outer->level >= running.again->level)
-		running.again->outer = running.again->outer->outer;
-}
-
-/* What was asked for on this level, or a higher one, is rolled back. */
-static void
-forget_asked(int level)
-{
-	while (running.again && running.again->level >= level)
-		running.again = running.again->outer;
-}
-
-void
-running_transaction_ended(XactEvent event)
-{
-	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_PREPARE)
-		keep_asked(1);
-	else if (event == XACT_EVENT_ABORT)
-		forget_asked(1);
-}
-
-void
-running_subtransaction_ended(SubXactEvent event)
-{
-	if (event == SUBXACT_EVENT_COMMIT_SUB)
-		keep_asked(GetCurrentTransactionNestLevel());
-	else if (event == SUBXACT_EVENT_ABORT_SUB)
-		forget_asked(GetCurrentTransactionNestLevel());
+	if (!committed)
+		while (running.again && running.again->level >= level)
+			running.again = running.again->outer;
+	else
+	{
+		again->level = level - 1;
+		while (again->outer && again->outer->level >= again->level)
+			again->outer = again->outer->outer;
+	}
 }
 
 /*
@@ -98,13 +83,6 @@ running_end(TimestampTz *at, const Jsonb **input)
 	return asked;
 }
 
-/* Does this process run a request of a task? */
-bool
-running_is_task(void)
-{
-	return running.context != NULL;
-}
-
 /* The input of the running task; NULL for NULL, and outside of a task. */
 const Jsonb *
 running_input(void)
@@ -114,15 +92,16 @@ running_input(void)
 
 /*
  * The running task asks to be run again at this time, with this input; NULL: with the one that it
- * has.  What was asked for last counts.
+ * has.  What was asked for last counts.  Returns false if this process runs no request of a task.
  */
-void
+bool
 running_ask_again(TimestampTz at, const Jsonb *input)
 {
 	int level = GetCurrentTransactionNestLevel();
 	Again *again = running.again;
 
-	Assert(running_is_task());
+	if (running.context == NULL)
+		return false;
 	if (again == NULL || again->level < level)
 	{
 		again = MemoryContextAllocZero(running.context, sizeof(Again));
@@ -137,4 +116,5 @@ running_ask_again(TimestampTz at, const Jsonb *input)
 	if (input)
 		again->input =
 			memcpy(MemoryContextAlloc(running.context, VARSIZE(input)), input, VARSIZE(input));
+	return true;
 }
