@@ -7,6 +7,7 @@
  */
 #include "postgres.h"
 
+#include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
@@ -81,7 +82,7 @@ pg_task_queue_own(PG_FUNCTION_ARGS)
 	/* a pattern that LIKE would refuse, in one row, is no reason to show no row */
 	if (!OidIsValid(relid) || get_rel_name(relid) == NULL ||
 		pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) != ACLCHECK_OK ||
-		(queue_is_pattern(pattern) && !queue_pattern_is_valid(pattern)))
+		!queue_is_valid(pattern))
 		PG_RETURN_BOOL(false);
 	access = table_access_open(ACCESS_ROWS);
 	rows = psprintf("SELECT FROM %s AS t"
@@ -96,7 +97,8 @@ pg_task_queue_own(PG_FUNCTION_ARGS)
 	SPI_connect();
 	own = table_access_execute(
 			  &access, sql,
-			  (SPIExecuteOptions){.params = table_access_arguments(fcinfo), .read_only = true},
+			  (SPIExecuteOptions){.params = table_access_param(TEXTOID, PG_GETARG_DATUM(0)),
+								  .read_only = true},
 			  SPI_OK_SELECT) > 0;
 	SPI_finish();
 	PG_RETURN_BOOL(own);

@@ -28,6 +28,7 @@
 #include "funcapi.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
+#include "nodes/params.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -114,6 +115,24 @@ fill_names(const TableAccess *access, const char *sql)
 	return result.data;
 }
 
+/* The parameters of the query are the arguments of the function. */
+static ParamListInfo
+read_arguments(FunctionCallInfo fcinfo)
+{
+	ParamListInfo params = makeParamList(fcinfo->nargs);
+	int count;
+	Oid *types;
+	int i;
+
+	(void) get_func_signature(fcinfo->flinfo->fn_oid, &types, &count);
+	for (i = 0; i < count; i++)
+		params->params[i] = (ParamExternData){.value = fcinfo->args[i].value,
+											  .isnull = fcinfo->args[i].isnull,
+											  .pflags = PARAM_FLAG_CONST,
+											  .ptype = types[i]};
+	return params;
+}
+
 /* A function that looks back must be told for how long. */
 static void
 check_interval(const ParamListInfo params)
@@ -161,7 +180,7 @@ Datum
 pg_task_report(PG_FUNCTION_ARGS)
 {
 	HeapTuple tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(fcinfo->flinfo->fn_oid));
-	SPIExecuteOptions options = {.params = table_access_arguments(fcinfo)};
+	SPIExecuteOptions options = {.params = read_arguments(fcinfo)};
 	Datum value = (Datum) 0;
 	TableAccess access;
 	Form_pg_proc form;

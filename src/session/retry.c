@@ -171,7 +171,7 @@ pg_task_cancel(PG_FUNCTION_ARGS)
 	const char *sql = "UPDATE %s AS t SET state = 'STOP' WHERE t.id OPERATOR(pg_catalog.=) $1"
 					  " AND t.state OPERATOR(pg_catalog.=)"
 					  "     ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK'::pg_catalog.text])%s";
-	SPIExecuteOptions options = {.params = table_access_arguments(fcinfo)};
+	SPIExecuteOptions options = {.params = table_access_param(INT8OID, PG_GETARG_DATUM(0))};
 	bool stopped;
 
 	check_update(&access, COLUMN_STATE, "stop");
@@ -287,21 +287,22 @@ pg_task_retry(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(planned);
 }
 
-/* Read the ids of the failures that the arguments of a function name. */
+/* Read the ids of the failures with this code, which is one, since this time. */
 static Datum *
-read_ids(const Retry *retry, FunctionCallInfo fcinfo, int *count)
+read_ids(const Retry *retry, const char *code, Datum since, int *count)
 {
 	const char *sql = "SELECT array_agg(t.id ORDER BY t.id DESC)::bigint[] FROM %s AS t"
-					  " WHERE t.state IN (%s) AND t.sqlstate = $1"
-					  "   AND coalesce(t.stop, t.dt) >= $2";
+					  " WHERE t.state IN (%s) AND t.sqlstate = '%s'"
+					  "   AND coalesce(t.stop, t.dt) >= $1";
 	Datum *ids = NULL;
 	bool isnull = true;
 	Datum value = (Datum) 0;
 
 	*count = 0;
-	if (table_access_execute(&retry->access, psprintf(sql, retry->access.rows, retry->states),
-							 (SPIExecuteOptions){.params = table_access_arguments(fcinfo)},
-							 SPI_OK_SELECT) > 0)
+	if (table_access_execute(
+			&retry->access, psprintf(sql, retry->access.rows, retry->states, code),
+			(SPIExecuteOptions){.params = table_access_param(TIMESTAMPTZOID, since)},
+			SPI_OK_SELECT) > 0)
 		value = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
 	if (!isnull)
 		deconstruct_array(DatumGetArrayTypeP(value), INT8OID, sizeof(int64), FLOAT8PASSBYVAL,
@@ -335,7 +336,7 @@ pg_task_retry_all(PG_FUNCTION_ARGS)
 				 errhint("It has five digits or upper-case letters, as in the column"
 						 " \"sqlstate\".")));
 	SPI_connect();
-	ids = read_ids(&retry, fcinfo, &count);
+	ids = read_ids(&retry, code, PG_GETARG_DATUM(1), &count);
 	batch = AllocSetContextCreate(CurrentMemoryContext, "pg_task retry", ALLOCSET_DEFAULT_SIZES);
 	old = MemoryContextSwitchTo(batch);
 	for (done = 0; done < count; done += BATCH_MAX)

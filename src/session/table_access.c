@@ -315,24 +315,6 @@ table_access_param(Oid type, Datum value)
 	return params;
 }
 
-/* The parameters of a statement are the arguments of this function. */
-ParamListInfo
-table_access_arguments(FunctionCallInfo fcinfo)
-{
-	ParamListInfo params = makeParamList(fcinfo->nargs);
-	int count;
-	Oid *types;
-	int i;
-
-	(void) get_func_signature(fcinfo->flinfo->fn_oid, &types, &count);
-	for (i = 0; i < count; i++)
-		params->params[i] = (ParamExternData){.value = fcinfo->args[i].value,
-											  .isnull = fcinfo->args[i].isnull,
-											  .pflags = PARAM_FLAG_CONST,
-											  .ptype = types[i]};
-	return params;
-}
-
 static void
 become_user(const TableAccess *access, OwnerScope *scope)
 {

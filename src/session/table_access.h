@@ -14,7 +14,6 @@
 #include "postgres.h"
 
 #include "executor/spi.h"
-#include "fmgr.h"
 #include "nodes/params.h"
 
 /* What a function tells. */
@@ -39,7 +38,6 @@ extern Oid table_access_known(void);
 extern TableAccess table_access_open(AccessKind kind);
 extern const TableAccess *table_access_current(void);
 extern ParamListInfo table_access_param(Oid type, Datum value);
-extern ParamListInfo table_access_arguments(FunctionCallInfo fcinfo);
 extern uint64 table_access_execute(const TableAccess *access, const char *sql,
 								   SPIExecuteOptions options, int expected);
 

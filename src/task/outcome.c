@@ -15,6 +15,8 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "common/pg_prng.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
@@ -35,6 +37,13 @@
 /* How long a repeating task waits whose role may not run it, until it is tried again (ms). */
 #define REFUSED_PAUSE_MS (60 * 1000)
 #define REFUSED_PAUSE_MAX_MS (10 * 60 * 1000)
+
+/* Longest wait for a retry (us), unless "delay" itself is longer. */
+#define RETRY_MAX ((double) USECS_PER_HOUR)
+
+/* Retries of tasks that failed together are spread by this part of the wait, up to so much (us). */
+#define JITTER 0.1
+#define JITTER_MAX (JITTER * USECS_PER_HOUR)
 
 /* The first of these that is not negative, which the last one is not: row, queue, role. */
 #define FIRST_OF(row, queue, role) ((row) >= 0 ? (row) : (queue) >= 0 ? (queue) : (role))
@@ -552,7 +561,8 @@ outcome_done(const TaskTable *table, RowFinish *finish)
 }
 
 /*
- * How long does the n-th retry wait (us)?  What the row leaves open is taken from the defaults of
+ * How long does the n-th retry wait (us)?  delay * backoff^(n - 1), at most the greater of one hour
+ * and "delay", and then a little longer.  What the row leaves open is taken from the defaults of
  * its queue, then from the settings of its role.  "random" is between 0 and 1.
  */
 static int64
@@ -561,8 +571,14 @@ retry_wait(const RowRetry *retry, const TaskDefaults *queue, const SettingsTask 
 {
 	int64 delay = FIRST_OF(retry->delay, queue->delay, (int64) role->delay * 1000);
 	double backoff = FIRST_OF(retry->backoff, queue->backoff, role->backoff);
+	double longest = Max((double) delay, RETRY_MAX);
+	double wait = (double) delay * pow(backoff, n - 1);
 
-	return schedule_retry(delay, backoff, n, random);
+	if (delay == 0)
+		return 0;
+	if (!(wait < longest)) /* also true for infinity and NaN */
+		wait = longest;
+	return (int64) (wait + Min(JITTER * wait, JITTER_MAX) * random);
 }
 
 /*

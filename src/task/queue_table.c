@@ -46,19 +46,16 @@
 static const Statement read_rules = {.sql = COLUMNS_SQL
 									 " FROM {rows} AS q LIMIT " CppAsString2(QUEUE_ROWS_MAX)};
 
-/* Is this a pattern?  It is if it has a percent sign.  Anything else is the name of a queue. */
+/* Can a queue have this name, or match this pattern?  LIKE ends with an error for some patterns. */
 bool
-queue_is_pattern(const char *queue)
+queue_is_valid(const char *queue)
 {
-	return strchr(queue, '%') != NULL;
-}
+	bool pattern = queue_is_pattern(queue);
 
-/* May LIKE be called with this pattern?  Not if it ends with the escape character. */
-bool
-queue_pattern_is_valid(const char *pattern)
-{
-	for (; *pattern; pattern++)
-		if (*pattern == '\\' && *++pattern == '\0')
+	if (strlen(queue) > TASK_QUEUE_MAX)
+		return false;
+	for (; pattern && *queue; queue++)
+		if (*queue == '\\' && *++queue == '\0')
 			return false;
 	return true;
 }
@@ -125,8 +122,7 @@ read_row(uint64 row, QueueRule *rule)
 	memset(rule, 0, sizeof(QueueRule));
 	rule->queue = TextDatumGetCString(queue);
 	rule->pattern = queue_is_pattern(rule->queue);
-	if (strlen(rule->queue) > TASK_QUEUE_MAX ||
-		(rule->pattern && !queue_pattern_is_valid(rule->queue)))
+	if (!queue_is_valid(rule->queue))
 		return false;
 	value = read_column(row, QUEUE_PAUSED, &isnull);
 	rule->paused = !isnull && DatumGetBool(value);

@@ -31,8 +31,14 @@ typedef struct QueueRule
 	TaskDefaults defaults;
 } QueueRule;
 
-extern bool queue_is_pattern(const char *queue);
-extern bool queue_pattern_is_valid(const char *pattern);
+/* Is this a pattern?  It is if it has a percent sign.  Anything else is the name of a queue. */
+static inline bool
+queue_is_pattern(const char *queue)
+{
+	return strchr(queue, '%') != NULL;
+}
+
+extern bool queue_is_valid(const char *queue);
 extern int queue_rules_read(const TaskTable *queues, MemoryContext where, QueueRule **rules);
 extern bool queue_rule_find(Oid task, Oid owner, const char *queue, QueueRule *rule);
 

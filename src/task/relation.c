@@ -29,7 +29,6 @@
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
-#include "utils/timestamp.h"
 
 #include "compat.h"
 #include "task/relation.h"
@@ -47,13 +46,6 @@ static const ColumnDefinition rate_columns[] = {
 	{"until", TIMESTAMPTZOID, COLUMN_REQUIRED | COLUMN_NOT_NULL},
 	{"image", BYTEAOID, COLUMN_REQUIRED | COLUMN_NOT_NULL},
 };
-
-/* Does a column that has one of these types round the times that are written into it? */
-bool
-column_rounds(Form_pg_attribute attribute)
-{
-	return attribute->atttypmod >= 0 && attribute->atttypmod < MAX_TIMESTAMP_PRECISION;
-}
 
 /* Why can this column of a relation not be used?  NULL: it can, or it does not exist. */
 static char *

@@ -9,6 +9,7 @@
 
 #include "nodes/pg_list.h"
 #include "utils/rel.h"
+#include "utils/timestamp.h"
 
 /* clang-format off */
 
@@ -120,7 +121,13 @@ typedef struct ColumnDefinition
 extern const ColumnDefinition task_columns[TASK_COLUMNS];
 extern const ColumnDefinition queue_columns[QUEUE_COLUMNS];
 
-extern bool column_rounds(Form_pg_attribute attribute);
+/* Does a column that has one of these types round the times that are written into it? */
+static inline bool
+column_rounds(Form_pg_attribute attribute)
+{
+	return attribute->atttypmod >= 0 && attribute->atttypmod < MAX_TIMESTAMP_PRECISION;
+}
+
 extern char *columns_fault(Relation rel, const ColumnDefinition *columns, int count, bool whole);
 
 /*

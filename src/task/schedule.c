@@ -1,14 +1,11 @@
 /*
  * schedule.c
- *		Computes when a repeating task runs next, by an interval or by a cron expression in a zone;
- *		and how long a retry waits.
+ *		Computes when a repeating task runs next, by an interval or by a cron expression in a zone.
  *
  * Every function depends only on its arguments: no clock, no session time zone, no settings, no
  * catalogs.  The caller passes the time zone, and the time that it takes for now.
  */
 #include "postgres.h"
-
-#include <math.h>
 
 #include "common/int.h"
 #include "utils/datetime.h"
@@ -17,13 +14,6 @@
 
 /* The epoch of timestamps, in seconds since 1970. */
 #define EPOCH_SECONDS ((int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * SECS_PER_DAY)
-
-/* Longest wait for a retry (us), unless "delay" itself is longer. */
-#define RETRY_MAX ((double) USECS_PER_HOUR)
-
-/* Retries of tasks that failed together are spread by this part of the wait, up to so much (us). */
-#define JITTER 0.1
-#define JITTER_MAX (JITTER * USECS_PER_HOUR)
 
 /* Add months to a broken-down time; the day is clipped to the length of the month. */
 static bool
@@ -235,21 +225,4 @@ schedule_in_range(TimestampTz moment)
 	int64 days = date2j(SCHEDULE_LAST_YEAR, 1, 1) - POSTGRES_EPOCH_JDATE;
 
 	return moment < days * USECS_PER_DAY;
-}
-
-/*
- * How long a retry waits (us), where the first retry is number 1: delay * backoff^(retry - 1), at
- * most the greater of one hour and "delay", and then a little longer.  "random" is between 0 and 1.
- */
-int64
-schedule_retry(int64 delay, double backoff, int retry, double random)
-{
-	double longest = Max((double) delay, RETRY_MAX);
-	double wait = (double) delay * pow(backoff, retry - 1);
-
-	if (delay == 0)
-		return 0;
-	if (!(wait < longest)) /* also true for infinity and NaN */
-		wait = longest;
-	return (int64) (wait + Min(JITTER * wait, JITTER_MAX) * random);
 }

@@ -22,6 +22,5 @@ schedule_next(TimestampTz anchor, TimestampTz planned, const Interval *repeat, b
 			  TimestampTz ended, TimestampTz now, pg_tz *zone, TimestampTz *next);
 extern bool schedule_next_cron(const Cron *cron, TimestampTz after, pg_tz *zone, TimestampTz *next);
 extern bool schedule_in_range(TimestampTz moment);
-extern int64 schedule_retry(int64 delay, double backoff, int retry, double random);
 
 #endif /* PG_TASK_SCHEDULE_H */
