@@ -273,9 +273,7 @@ table_access_open(AccessKind kind)
 {
 	TableAccess access = {.relid = find_served(), .condition = ""};
 	Relation rel = try_relation_open(access.relid, AccessShareLock);
-	const char *fault =
-		rel ? relation_fault(rel, relation_members(rel), NIL, task_columns, TASK_COLUMNS)
-			: "It was dropped.";
+	const char *fault = rel ? relation_fault(rel, task_columns, TASK_COLUMNS) : "It was dropped.";
 
 	if (fault)
 		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

@@ -326,8 +326,7 @@ claim_table(Oid relid, Oid caller)
 {
 	Relation rel = relation_open(relid, AccessShareLock);
 	Oid owner = rel->rd_rel->relowner;
-	char *fault = relation_fault(rel, relation_members(rel), relation_parents(relid), task_columns,
-								 TASK_COLUMNS);
+	char *fault = relation_fault(rel, task_columns, TASK_COLUMNS);
 
 	if (fault)
 		ereport(ERROR,

@@ -223,14 +223,14 @@ kind_fault(Form_pg_class class)
 }
 
 /*
- * Why can this relation, with these partitions and parents, not be served as a table that is to
- * have these columns?  NULL: it can, once it has all of them.
+ * Why can this relation not be served as a table that is to have these columns?  NULL: it can, once
+ * it has all of them.  Locks its partitions.
  */
 char *
-relation_fault(Relation rel, List *members, List *parents, const ColumnDefinition *columns,
-			   int count)
+relation_fault(Relation rel, const ColumnDefinition *columns, int count)
 {
 	char *fault = kind_fault(rel->rd_rel);
+	List *members = relation_members(rel);
 	Oid owner = rel->rd_rel->relowner;
 	Oid managed;
 	ListCell *cell;
@@ -246,11 +246,11 @@ relation_fault(Relation rel, List *members, List *parents, const ColumnDefinitio
 		if (!relation_is_owned_by(member, owner))
 			return psprintf("Its partition \"%s\" has another owner.", get_rel_name(member));
 	}
-	foreach(cell, parents)
+	foreach(cell, relation_parents(RelationGetRelid(rel)))
 		if (!relation_is_owned_by(lfirst_oid(cell), owner))
 			return psprintf("The table \"%s\", which it inherits from, has another owner.",
 							get_rel_name(lfirst_oid(cell)));
-	managed = find_managed(lcons_oid(RelationGetRelid(rel), list_copy(members)));
+	managed = find_managed(lcons_oid(RelationGetRelid(rel), members));
 	if (OidIsValid(managed))
 		return psprintf("Citus manages \"%s\": it is in pg_dist_partition.", get_rel_name(managed));
 	return columns_fault(rel, columns, count, false);
@@ -315,8 +315,7 @@ side_fault(SideKind kind, Relation rel, Oid task)
 	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE ||
 		rel->rd_rel->relpersistence == RELPERSISTENCE_UNLOGGED)
 		return "It is not a plain table.";
-	fault =
-		relation_fault(rel, NIL, relation_parents(relid), sides[kind].columns, sides[kind].count);
+	fault = relation_fault(rel, sides[kind].columns, sides[kind].count);
 	if (fault == NULL && !has_unique_index(rel, get_attnum(relid, column)))
 		fault = psprintf("Its column \"%s\" is not unique.", column);
 	return fault;

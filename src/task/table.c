@@ -283,7 +283,6 @@ table_find(Oid relid, MemoryContext parent)
 	Relation rel = try_relation_open(relid, AccessShareLock);
 	MemoryContext context;
 	List *members;
-	List *parents;
 	TaskTable *table;
 	ListCell *cell;
 
@@ -292,8 +291,7 @@ table_find(Oid relid, MemoryContext parent)
 	context = AllocSetContextCreate(CurrentMemoryContext, "pg_task table", ALLOCSET_SMALL_SIZES);
 	begin_watch(relid);
 	members = relation_members(rel);
-	parents = relation_parents(relid);
-	foreach(cell, list_concat_copy(members, parents))
+	foreach(cell, list_concat_copy(members, relation_parents(relid)))
 		watch_relative(lfirst_oid(cell));
 	table = MemoryContextAllocZero(context, sizeof(TaskTable));
 	table->context = context;
@@ -307,7 +305,7 @@ table_find(Oid relid, MemoryContext parent)
 	table->members = MemoryContextAlloc(context, (list_length(members) + 1) * sizeof(Oid));
 	foreach(cell, members)
 		table->members[table->nmembers++] = lfirst_oid(cell);
-	table->whole = relation_fault(rel, members, parents, task_columns, TASK_COLUMNS) == NULL &&
+	table->whole = relation_fault(rel, task_columns, TASK_COLUMNS) == NULL &&
 				   columns_fault(rel, task_columns, TASK_COLUMNS, true) == NULL;
 	table->code = owner_code_find(relid, true);
 	if (table->code)
