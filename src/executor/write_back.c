@@ -25,7 +25,6 @@
 #include "executor/write_back.h"
 #include "settings.h"
 #include "shared/waiters.h"
-#include "task/direct.h"
 #include "task/outcome.h"
 #include "task/owner.h"
 #include "task/owner_code.h"

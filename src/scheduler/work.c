@@ -136,6 +136,7 @@ work_end(void)
 	PopActiveSnapshot();
 	if (MyScheduler->table)
 		AtEOXact_GUC(false, scope.nest_level);
+	scope.nest_level = 0;
 	if (MyScheduler->lazy)
 		(void) set_config_option("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION,
 								 GUC_ACTION_LOCAL, true, 0, false);
@@ -143,7 +144,7 @@ work_end(void)
 	clean_session();
 	work_end_limit();
 	if (MyScheduler->table)
-		owner_committed(&scope);
+		owner_return(&scope);
 	MyScheduler->in_transaction = false;
 	MyScheduler->writing = false;
 	MemoryContextSwitchTo(MyScheduler->context);

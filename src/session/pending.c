@@ -267,43 +267,29 @@ count_row(Oid table, const TriggerRow *old, const TriggerRow *new, bool planned)
 		entry->stopped++;
 }
 
-/* A text column, at most 255 characters of it; NULL for NULL. */
-static char *
-short_text(const TriggerRow *row, TaskColumn which)
-{
-	bool isnull;
-	Datum value = trigger_value(row, which, &isnull);
-
-	if (isnull)
-		return NULL;
-	return TextDatumGetCString(DirectFunctionCall2(text_left, value, Int32GetDatum(255)));
-}
-
-/* Append a member of a JSON object, which is not the first one. */
-static void
-append_text(StringInfo payload, const char *name, const char *value)
-{
-	appendStringInfo(payload, ", \"%s\" : ", name);
-	if (value)
-		escape_json(payload, value);
-	else
-		appendStringInfoString(payload, "null");
-}
-
-/* The payload, as json_build_object writes it. */
+/* The payload, as json_build_object writes it: at most 255 characters of each text. */
 static char *
 make_payload(const TriggerRow *row)
 {
+	static const TaskColumn columns[] = {COLUMN_QUEUE, COLUMN_FLOW, COLUMN_STEP, COLUMN_STATE};
 	StringInfoData payload;
 	bool isnull;
+	int i;
 
 	initStringInfo(&payload);
 	appendStringInfo(&payload, "{\"id\" : " INT64_FORMAT,
 					 DatumGetInt64(trigger_value(row, COLUMN_ID, &isnull)));
-	append_text(&payload, "queue", short_text(row, COLUMN_QUEUE));
-	append_text(&payload, "flow", short_text(row, COLUMN_FLOW));
-	append_text(&payload, "step", short_text(row, COLUMN_STEP));
-	append_text(&payload, "state", short_text(row, COLUMN_STATE));
+	for (i = 0; i < (int) lengthof(columns); i++)
+	{
+		Datum value = trigger_value(row, columns[i], &isnull);
+
+		appendStringInfo(&payload, ", \"%s\" : ", task_columns[columns[i]].name);
+		if (isnull)
+			appendStringInfoString(&payload, "null");
+		else
+			escape_json(&payload, TextDatumGetCString(
+									  DirectFunctionCall2(text_left, value, Int32GetDatum(255))));
+	}
 	appendStringInfoChar(&payload, '}');
 	return payload.data;
 }

@@ -134,15 +134,6 @@ trigger_after(const TriggerRow *row, AfterIds *after)
 	return true;
 }
 
-/* The table that the scheduler knows: the root, if this is a partition. */
-Oid
-trigger_root_table(Relation rel)
-{
-	if (!rel->rd_rel->relispartition)
-		return RelationGetRelid(rel);
-	return relation_root(RelationGetRelid(rel));
-}
-
 /* The owner of the task table: of the root, if this is a partition. */
 Oid
 trigger_table_owner(Relation rel)

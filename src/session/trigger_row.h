@@ -59,10 +59,18 @@ extern void trigger_reject(const TriggerRow *row, TaskColumn which, const char *
 extern int64 trigger_role_id(const TriggerRow *row);
 extern bool trigger_same_value(const TriggerRow *old, const TriggerRow *new, TaskColumn which);
 extern bool trigger_after(const TriggerRow *row, AfterIds *after);
-extern Oid trigger_root_table(Relation rel);
 extern Oid trigger_table_owner(Relation rel);
 extern void trigger_check_id(Oid relid, int64 id, bool moves);
 extern bool trigger_recent_ids(Oid relid, int64 count, int64 *low, int64 *high);
+
+/* The table that the scheduler knows: the root, if this is a partition. */
+static inline Oid
+trigger_root_table(Relation rel)
+{
+	Oid relid = RelationGetRelid(rel);
+
+	return rel->rd_rel->relispartition ? relation_root(relid) : relid;
+}
 
 /* The number of a column.  Raises an error if this is not the column of a task table. */
 static inline int

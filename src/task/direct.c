@@ -53,10 +53,10 @@
 
 #include "compat.h"
 #include "shared/shared.h"
-#include "task/direct.h"
 #include "task/outcome.h"
 #include "task/owner.h"
 #include "task/relation.h"
+#include "task/rows.h"
 #include "task/table.h"
 
 /* The columns that are written, at the claim or at the end. */

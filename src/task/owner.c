@@ -114,22 +114,17 @@ owner_become(Oid user, OwnerScope *scope)
 }
 
 /*
- * As owner_return, for a caller that has restored the settings and has committed as the owner.
+ * Act as before owner_become, with the settings that this process had then.  A caller that has
+ * restored these, and has committed as the owner, has set the level to 0.
  */
-void
-owner_committed(const OwnerScope *scope)
-{
-	Assert(acting);
-	SetUserIdAndSecContext(scope->user, scope->context);
-	acting = false;
-}
-
-/* Act as before owner_become, with the settings that this process had then. */
 void
 owner_return(const OwnerScope *scope)
 {
-	AtEOXact_GUC(false, scope->nest_level);
-	owner_committed(scope);
+	Assert(acting);
+	if (scope->nest_level > 0)
+		AtEOXact_GUC(false, scope->nest_level);
+	SetUserIdAndSecContext(scope->user, scope->context);
+	acting = false;
 }
 
 /*

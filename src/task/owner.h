@@ -12,7 +12,7 @@ typedef struct OwnerScope
 {
 	Oid user;
 	int context;
-	int nest_level;
+	int nest_level; /* 0: the settings are restored */
 } OwnerScope;
 
 extern void owner_restrict(Oid user, OwnerScope *scope);
@@ -20,7 +20,6 @@ extern void owner_restrict_end(const OwnerScope *scope);
 extern void owner_pin_path(void);
 extern void owner_become(Oid user, OwnerScope *scope);
 extern void owner_return(const OwnerScope *scope);
-extern void owner_committed(const OwnerScope *scope);
 extern void owner_abandon(void);
 extern bool owner_acts(void);
 extern void owner_fire_deferred(void);

@@ -302,18 +302,22 @@ classes_run_code(int cache, HeapTuple tuple, AttrNumber number)
 	return false;
 }
 
-/* Could an index run such code: its expressions, its condition, its operator classes? */
+/*
+ * Could an entry of a catalog run such code: an index, a partitioned table, or extended statistics?
+ * These are the columns of its expressions, its condition and its operator classes; 0: it has none.
+ */
 static bool
-index_runs_code(Oid index)
+entry_runs_code(int cache, Oid oid, AttrNumber expressions, AttrNumber condition,
+				AttrNumber classes)
 {
-	HeapTuple tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
+	HeapTuple tuple = SearchSysCache1(cache, ObjectIdGetDatum(oid));
 	bool found;
 
 	if (!HeapTupleIsValid(tuple))
 		return false;
-	found = attribute_runs_code(INDEXRELID, tuple, Anum_pg_index_indexprs) ||
-			attribute_runs_code(INDEXRELID, tuple, Anum_pg_index_indpred) ||
-			classes_run_code(INDEXRELID, tuple, Anum_pg_index_indclass);
+	found = attribute_runs_code(cache, tuple, expressions) ||
+			(condition > 0 && attribute_runs_code(cache, tuple, condition)) ||
+			(classes > 0 && classes_run_code(cache, tuple, classes));
 	ReleaseSysCache(tuple);
 	return found;
 }
@@ -326,18 +330,9 @@ partitioning_runs_code(Oid relid)
 	ListCell *cell;
 
 	foreach(cell, lcons_oid(relid, ancestors))
-	{
-		HeapTuple tuple = SearchSysCache1(PARTRELID, ObjectIdGetDatum(lfirst_oid(cell)));
-		bool found;
-
-		if (!HeapTupleIsValid(tuple))
-			continue;
-		found = attribute_runs_code(PARTRELID, tuple, Anum_pg_partitioned_table_partexprs) ||
-				classes_run_code(PARTRELID, tuple, Anum_pg_partitioned_table_partclass);
-		ReleaseSysCache(tuple);
-		if (found)
+		if (entry_runs_code(PARTRELID, lfirst_oid(cell), Anum_pg_partitioned_table_partexprs, 0,
+							Anum_pg_partitioned_table_partclass))
 			return true;
-	}
 	return false;
 }
 
@@ -429,7 +424,8 @@ find_index(Relation rel, ObjectAddress *object)
 	ListCell *cell;
 
 	foreach(cell, RelationGetIndexList(rel))
-		if (index_runs_code(lfirst_oid(cell)))
+		if (entry_runs_code(INDEXRELID, lfirst_oid(cell), Anum_pg_index_indexprs,
+							Anum_pg_index_indpred, Anum_pg_index_indclass))
 		{
 			ObjectAddressSet(*object, RelationRelationId, lfirst_oid(cell));
 			return true;
@@ -444,18 +440,11 @@ find_statistics(Relation rel, ObjectAddress *object)
 	ListCell *cell;
 
 	foreach(cell, RelationGetStatExtList(rel))
-	{
-		HeapTuple tuple = SearchSysCache1(STATEXTOID, ObjectIdGetDatum(lfirst_oid(cell)));
-		bool found;
-
-		if (!HeapTupleIsValid(tuple))
-			continue;
-		found = attribute_runs_code(STATEXTOID, tuple, Anum_pg_statistic_ext_stxexprs);
-		ReleaseSysCache(tuple);
-		ObjectAddressSet(*object, StatisticExtRelationId, lfirst_oid(cell));
-		if (found)
+		if (entry_runs_code(STATEXTOID, lfirst_oid(cell), Anum_pg_statistic_ext_stxexprs, 0, 0))
+		{
+			ObjectAddressSet(*object, StatisticExtRelationId, lfirst_oid(cell));
 			return true;
-	}
+		}
 	return false;
 }
 

@@ -1,9 +1,9 @@
 /*
  * rows.h
- *		The SQL statements on task rows.
+ *		The SQL statements on task rows, and what is written without one.
  *
- * Every function runs inside a transaction of the caller, as the table's owner (owner_become), and
- * returns what it has read in the current memory context.
+ * Every function runs inside a transaction of the caller, as the owner of the table (owner_become),
+ * which is watched and locked, and returns what it has read in the current memory context.
  */
 #ifndef PG_TASK_ROWS_H
 #define PG_TASK_ROWS_H
@@ -140,6 +140,12 @@ typedef struct RowRetry
 
 /* In "waits": a task that was removed, and of which only a NULL in "after" is left. */
 #define WAITS_REMOVED PG_INT64_MIN
+
+/* direct.c */
+extern int
+direct_claim(const TaskTable *table, const Candidate *candidates, int count, TimestampTz now,
+			 TimestampTz claimed, Claim *claims, Candidate *left, int *nleft);
+extern void direct_finish(const TaskTable *table, RowFinish *finishes, int count);
 
 /* rows_claim.c */
 extern void rows_peek_groups(const TaskTable *table, RowsPeek *peeks, int count, int limit);

@@ -10,7 +10,6 @@
 #include "utils/timestamp.h"
 
 #include "shared/shared.h"
-#include "task/direct.h"
 #include "task/rows.h"
 #include "task/rows_sql.h"
 #include "task/statement.h"
