@@ -49,6 +49,7 @@
 #include "task/owner_code.h"
 #include "task/relation.h"
 #include "task/rows.h"
+#include "task/statement.h"
 #include "task/table.h"
 
 PGDLLEXPORT Datum pg_task_removed(PG_FUNCTION_ARGS);
@@ -119,22 +120,6 @@ keep_plan(KeptPlan *kept, const char *sql, Oid relid, int count, Oid *types)
 }
 
 /*
- * Make the planner use indexes only.  The table may be empty when the plan is made, and it grows
- * while the plan is kept: an INSERT of many rows would read all of them for each.
- */
-static void
-fix_planner(void)
-{
-	static const char *const off[] = {"enable_seqscan", "enable_hashjoin", "enable_mergejoin",
-									  "enable_material"};
-	int i;
-
-	for (i = 0; i < (int) lengthof(off); i++)
-		(void) set_config_option(off[i], "off", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true,
-								 0, false);
-}
-
-/*
  * Execute a statement on a task table, which stands for the %s in its text and is the only table
  * that it names, connected to SPI.  "latest": it sees what is committed now, in any isolation.
  * Returns the number of rows.
@@ -163,8 +148,7 @@ execute_kept(KeptPlan *kept, const char *text, Oid relid, int count, Oid *types,
 		if (busy || kept->user != GetUserId() || kept->row_security != row_security ||
 			!SPI_plan_is_valid(plan))
 		{
-			nest_level = NewGUCNestLevel();
-			fix_planner();
+			nest_level = statement_fix_planner(true);
 		}
 		kept->busy = true;
 		code = SPI_execute_snapshot(plan, values, NULL,
@@ -189,10 +173,10 @@ execute_kept(KeptPlan *kept, const char *text, Oid relid, int count, Oid *types,
 
 /* ---- the tasks, as the current user sees them ---- */
 
-/* What is read of a task: the first column is an id, or the name of a step. */
+/* What is read of a task, which is named by its id or by its step; all else is NULL for none. */
 enum
 {
-	READ_KEY = 1,
+	READ_NAME = 1,
 	READ_ID,
 	READ_UNENDED,
 	READ_DONE,
@@ -285,6 +269,20 @@ read_tasks(KeptPlan *kept, Relation rel, const char *sql, int count, Oid *types,
 
 /* ---- the column "after" ---- */
 
+/* Check a list of tasks, or of steps, that is not empty. */
+static void
+check_list(const TriggerRow *row, TaskColumn which, ArrayType *list, bool may_have_nulls)
+{
+	if (ARR_NDIM(list) != 1)
+		trigger_reject(row, which, "have one dimension");
+	if (!may_have_nulls && array_contains_nulls(list))
+		trigger_reject(row, which, "contain no NULL");
+	if (ArrayGetNItems(1, ARR_DIMS(list)) > AFTER_MAX)
+		trigger_reject(row, which,
+					   which == COLUMN_AFTER ? "name at most " CppAsString2(AFTER_MAX) " tasks"
+											 : "name at most " CppAsString2(AFTER_MAX) " steps");
+}
+
 /* Check what a user has written.  A NULL stays that mark_dependents has written. */
 static void
 check_after(const TriggerRow *row, const AfterIds *after, bool check)
@@ -293,113 +291,84 @@ check_after(const TriggerRow *row, const AfterIds *after, bool check)
 	int64 id = DatumGetInt64(trigger_value(row, COLUMN_ID, &isnull));
 	int i;
 
-	if (ARR_NDIM(after->array) != 1)
-		trigger_reject(row, COLUMN_AFTER, "have one dimension");
-	if (after->removed && check)
-		trigger_reject(row, COLUMN_AFTER, "contain no NULL");
-	if (after->count > AFTER_MAX)
-		trigger_reject(row, COLUMN_AFTER, "name at most " CppAsString2(AFTER_MAX) " tasks");
+	check_list(row, COLUMN_AFTER, after->array, !check);
 	for (i = 0; i < after->count && !after->removed; i++)
 		if (!isnull && after->ids[i] == id)
 			trigger_reject(row, COLUMN_AFTER, "not name the task itself");
 }
 
-/* A task in "after" that the current user sees. */
-typedef struct SeenTask
+/* Raise an error: one of the tasks for which a row is to wait is not there. */
+static void
+reject_missing(const TriggerRow *row, TaskColumn which, const char *name)
 {
-	int64 id;
-	bool unended;
-} SeenTask;
+	bool by_id = which == COLUMN_AFTER;
 
-static int
-compare_seen(const void *a, const void *b)
-{
-	int64 left = ((const SeenTask *) a)->id;
-	int64 right = ((const SeenTask *) b)->id;
-
-	return left < right ? -1 : left > right;
+	ereport(ERROR, (errcode(ERRCODE_FOREIGN_KEY_VIOLATION),
+					by_id ? errmsg("there is no task %s for which this one could wait", name)
+						  : errmsg("there is no step \"%s\" of the same flow", name),
+					by_id ? errdetail("It is not in the table, or you do not see it.")
+						  : errdetail("No row with this \"step\" was inserted before, or you do not"
+									  " see it."),
+					errtablecol(row->rel, trigger_column(row->rel, which))));
 }
 
 /*
- * Read the tasks in "after".  Returns the last of them that has not ended, or the last one.
- * "check": the current user must see all of them.
+ * Which of the tasks that were read, in their order, does a row watch first?  The last one that has
+ * not ended, or the last one: tasks mostly end in the order in which they were planned.  Raises an
+ * error if one is not there, if "check".
  */
 static int64
-choose_watched(const TriggerRow *row, const AfterIds *after, bool check)
+choose_watched(const TriggerRow *row, TaskColumn which, int count, bool check)
 {
-	Oid types[] = {INT8ARRAYOID};
-	Datum value = PointerGetDatum(after->array);
-	int watched = -1;
-	SeenTask *tasks;
-	int count;
+	int column = which == COLUMN_AFTER ? READ_NAME : READ_ID; /* one that is not there has no id */
+	int64 watched = 0;
+	bool any = false;
 	int i;
 
-	SPI_connect();
-	count = read_tasks(&reader, row->rel,
-					   "SELECT NULL, " READ_COLUMNS " FROM %s AS t"
-					   " WHERE t.id OPERATOR(pg_catalog.=) ANY ($1)",
-					   1, types, &value);
-	tasks = palloc((count + 1) * sizeof(SeenTask));
 	for (i = 0; i < count; i++)
-		tasks[i] = (SeenTask){DatumGetInt64(task_value(i, READ_ID)),
-							  DatumGetBool(task_value(i, READ_UNENDED))};
-	qsort(tasks, count, sizeof(SeenTask), compare_seen);
-	for (i = after->count - 1; i >= 0; i--)
 	{
-		SeenTask key = {.id = after->ids[i]};
-		SeenTask *task = bsearch(&key, tasks, count, sizeof(SeenTask), compare_seen);
+		bool unended = DatumGetBool(task_value(i, READ_UNENDED));
 
-		if (task == NULL && check)
-			ereport(ERROR, (errcode(ERRCODE_FOREIGN_KEY_VIOLATION),
-							errmsg("there is no task " INT64_FORMAT " for which this one could"
-								   " wait",
-								   after->ids[i]),
-							errdetail("It is not in the table, or you do not see it."),
-							errtablecol(row->rel, trigger_column(row->rel, COLUMN_AFTER))));
-		if (watched < 0 && task && task->unended)
-			watched = i;
+		if (check && !OidIsValid(DatumGetObjectId(task_value(i, READ_TABLE))))
+			reject_missing(row, which,
+						   SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, READ_NAME));
+		if (unended || !any)
+			watched = DatumGetInt64(task_value(i, column));
+		any |= unended;
 	}
-	SPI_finish();
-	return after->ids[watched < 0 ? after->count - 1 : watched];
+	return watched;
 }
 
 /*
  * Which task does this row watch first?  Returns false if it waits for none.  "check": the tasks
- * must exist, and the current user must see them.  Among several the last one is watched: tasks
- * mostly end in the order in which they were planned.
+ * must exist, and the current user must see them.
  */
 bool
 after_watch(const TriggerRow *row, bool check, int64 *watched)
 {
+	Oid types[] = {INT8ARRAYOID};
 	AfterIds after;
+	int count;
 
 	if (!trigger_after(row, &after))
 		return false;
 	check_after(row, &after, check);
-	*watched = after.removed ? WAITS_REMOVED : choose_watched(row, &after, check);
+	*watched = WAITS_REMOVED;
+	if (after.removed)
+		return true;
+	SPI_connect();
+	count = read_tasks(&reader, row->rel,
+					   "SELECT n.id, " READ_COLUMNS
+					   "  FROM pg_catalog.unnest($1) WITH ORDINALITY AS n (id, n)"
+					   "  LEFT JOIN %s AS t ON t.id OPERATOR(pg_catalog.=) n.id"
+					   " ORDER BY n.n",
+					   1, types, (Datum[]){PointerGetDatum(after.array)});
+	*watched = choose_watched(row, COLUMN_AFTER, count, check);
+	SPI_finish();
 	return true;
 }
 
 /* ---- the column "needs" ---- */
-
-/* Check the column, and return how many steps it names. */
-static int
-count_needs(const TriggerRow *row, ArrayType *needs)
-{
-	int count = ArrayGetNItems(ARR_NDIM(needs), ARR_DIMS(needs));
-
-	if (count == 0)
-		return 0;
-	if (ARR_NDIM(needs) != 1)
-		trigger_reject(row, COLUMN_NEEDS, "have one dimension");
-	if (array_contains_nulls(needs))
-		trigger_reject(row, COLUMN_NEEDS, "contain no NULL");
-	if (count > AFTER_MAX)
-		trigger_reject(row, COLUMN_NEEDS, "name at most " CppAsString2(AFTER_MAX) " steps");
-	if (trigger_is_null(row, COLUMN_FLOW))
-		trigger_reject(row, COLUMN_NEEDS, "be NULL without a \"flow\"");
-	return count;
-}
 
 /*
  * Find the tasks of the steps that a new row needs: rows of its flow that the current user sees,
@@ -411,19 +380,22 @@ after_needs(const TriggerRow *row, Datum *after, int64 *watched)
 {
 	Oid types[] = {TEXTOID, TEXTARRAYOID};
 	MemoryContext caller = CurrentMemoryContext;
-	bool any = false;
 	bool isnull;
 	Datum flow = trigger_value(row, COLUMN_FLOW, &isnull);
-	Datum needs = trigger_value(row, COLUMN_NEEDS, &isnull);
+	Datum value = trigger_value(row, COLUMN_NEEDS, &isnull);
+	ArrayType *needs;
 	Datum *ids;
 	int count;
 	int i;
 
 	if (isnull || !trigger_is_null(row, COLUMN_AFTER))
 		return false;
-	needs = PointerGetDatum(DatumGetArrayTypeP(needs));
-	if (count_needs(row, DatumGetArrayTypeP(needs)) == 0)
+	needs = DatumGetArrayTypeP(value);
+	if (ArrayGetNItems(ARR_NDIM(needs), ARR_DIMS(needs)) == 0)
 		return false;
+	check_list(row, COLUMN_NEEDS, needs, false);
+	if (trigger_is_null(row, COLUMN_FLOW))
+		trigger_reject(row, COLUMN_NEEDS, "be NULL without a \"flow\"");
 	SPI_connect();
 	count = read_tasks(&step_reader, row->rel,
 					   "SELECT n.step, " READ_COLUMNS
@@ -431,25 +403,11 @@ after_needs(const TriggerRow *row, Datum *after, int64 *watched)
 					   "  LEFT JOIN %s AS t ON t.flow OPERATOR(pg_catalog.=) $1"
 					   "   AND t.step OPERATOR(pg_catalog.=) n.step"
 					   " ORDER BY n.n",
-					   2, types, (Datum[]){flow, needs});
+					   2, types, (Datum[]){flow, PointerGetDatum(needs)});
+	*watched = choose_watched(row, COLUMN_NEEDS, count, true);
 	ids = palloc(Max(count, 1) * sizeof(Datum));
 	for (i = 0; i < count; i++)
-	{
-		bool unended = DatumGetBool(task_value(i, READ_UNENDED));
-
-		if (SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, READ_ID) == NULL)
-			ereport(ERROR,
-					(errcode(ERRCODE_FOREIGN_KEY_VIOLATION),
-					 errmsg("there is no step \"%s\" of the same flow",
-							SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, READ_KEY)),
-					 errdetail("No row with this \"step\" was inserted before, or you do not see"
-							   " it."),
-					 errtablecol(row->rel, trigger_column(row->rel, COLUMN_NEEDS))));
 		ids[i] = task_value(i, READ_ID);
-		if (unended || !any)
-			*watched = DatumGetInt64(ids[i]);
-		any |= unended;
-	}
 	MemoryContextSwitchTo(caller);
 	*after = PointerGetDatum(
 		construct_array(ids, count, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));

@@ -26,9 +26,6 @@
 /* A calendar repeats after 400 years, with the days of the week. */
 #define CYCLE_YEARS 400
 
-/* No time in this year or later is found. */
-#define LAST_YEAR 294000
-
 /* No zone was ever set back by more than this (s). */
 #define MAX_SHIFT (3 * DAY_SECONDS)
 
@@ -382,7 +379,7 @@ match_days(const Cron *cron, int year, int month)
 static bool
 find_day(const Cron *cron, int *year, int *month, int *day)
 {
-	int last = Min(*year + CYCLE_YEARS, LAST_YEAR - 1);
+	int last = Min(*year + CYCLE_YEARS, CRON_LAST_YEAR - 1);
 	int from = *day;
 
 	for (; *year <= last; (*year)++, *month = 1)
@@ -483,7 +480,7 @@ cron_parse(const char *text, Cron *cron, CronError *error)
 
 /*
  * Find the first moment later than "after" that matches, both in seconds since 1970 UTC.  Returns
- * false if there is none before LAST_YEAR, or the zone does not know the time.
+ * false if there is none before CRON_LAST_YEAR, or the zone does not know the time.
  *
  * Walks from one change of the offset to the next.  "reached" is the end of the local times that
  * have occurred: those before it occur again, and those between it and the local time at which the

@@ -7,6 +7,9 @@
 
 #include "postgres.h"
 
+/* No time in this year or later is found. */
+#define CRON_LAST_YEAR 294000
+
 /* The fields, in the order of an expression of six; one of five begins with the minute. */
 typedef enum CronField
 {

@@ -13,7 +13,7 @@
 #include "task/cron.h"
 
 /* No task is planned for this year or later. */
-#define SCHEDULE_LAST_YEAR 294000
+#define SCHEDULE_LAST_YEAR CRON_LAST_YEAR
 
 extern TimestampTz
 schedule_anchor(TimestampTz anchor, TimestampTz planned, const Interval *repeat, pg_tz *zone);

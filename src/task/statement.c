@@ -163,15 +163,16 @@ plan_takes(SPIPlanPtr plan, const StatementArgs *args)
 #endif
 
 /*
- * Make the planner use indexes only.  The table may be empty when a plan is made, and it grows
- * while the plan is kept.
+ * Make the planner use indexes only, as bitmaps if "bitmaps", at a level of settings of its own,
+ * which is returned.  The table may be empty when a plan is made, and it grows while the plan is
+ * kept: an INSERT of many rows would read all of them for each.
  */
-static int
-fix_planner(const Statement *statement)
+int
+statement_fix_planner(bool bitmaps)
 {
 	const char *const fixed[][2] = {
 		{"enable_indexscan", "on"},	 {"enable_nestloop", "on"},
-		{"enable_seqscan", "off"},	 {"enable_bitmapscan", statement->bitmaps ? "on" : "off"},
+		{"enable_seqscan", "off"},	 {"enable_bitmapscan", bitmaps ? "on" : "off"},
 		{"enable_hashjoin", "off"},	 {"enable_mergejoin", "off"},
 		{"enable_sort", "off"},		 {"enable_material", "off"},
 		{"enable_tidscan", "on"},	 {"jit", "off"},
@@ -230,7 +231,7 @@ statement_execute(const Statement *statement, const TaskTable *table, StatementA
 	{
 		if (saved->plan == NULL || !SPI_plan_is_valid(saved->plan) ||
 			plan_cache_mode != PLAN_CACHE_MODE_AUTO)
-			nest_level = fix_planner(statement);
+			nest_level = statement_fix_planner(statement->bitmaps);
 		if (saved->plan == NULL)
 			prepare_statement(saved, table, args);
 		Assert(plan_takes(saved->plan, args));

@@ -50,6 +50,7 @@ typedef struct StatementArgs
 	char nulls[STATEMENT_ARGUMENTS]; /* as SPI_execute_plan wants them */
 } StatementArgs;
 
+extern int statement_fix_planner(bool bitmaps);
 extern void statement_forget_plans(void);
 
 extern uint64
