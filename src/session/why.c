@@ -48,23 +48,6 @@ PGDLLEXPORT Datum pg_task_facts(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_facts);
 
-/* The arguments: columns of the row. */
-typedef enum FactsArgument
-{
-	ROW_ID,
-	ROW_ATTEMPT,
-	ROW_START,
-	ROW_QUEUE,
-	ROW_MAX,
-	ROW_ROLE,
-	ROW_ROLE_ID,
-	ROW_STOP,
-	ROW_FAILED,
-	ROW_BACKOFF, /* -1 for NULL */
-	ROW_XMIN,
-	ROW_DELAY /* us; -1 for NULL */
-} FactsArgument;
-
 /* What the slots of all processes say at one moment. */
 typedef struct Survey
 {
@@ -95,6 +78,8 @@ typedef struct WhyTask
 	const TableAccess *access;
 	const char *queue;
 	TaskRun run;
+	TimestampTz stop;
+	RowRetry retry; /* "failed", "delay" and "backoff" */
 	Role role;
 	Survey survey;
 	QueueRule rule;
@@ -322,12 +307,9 @@ set_time(ResultRow *row, const char *fact, TimestampTz time)
 
 /* What the rule of its queue says. */
 static void
-set_rule(ResultRow *row, FunctionCallInfo fcinfo, const WhyTask *task)
+set_rule(ResultRow *row, const WhyTask *task)
 {
 	const QueueRule *rule = &task->rule;
-	RowRetry retry = {.failed = PG_GETARG_INT32(ROW_FAILED),
-					  .delay = PG_GETARG_INT64(ROW_DELAY),
-					  .backoff = PG_GETARG_FLOAT8(ROW_BACKOFF)};
 	Interval *per = palloc0(sizeof(Interval));
 
 	set_bool(row, "paused", rule->paused);
@@ -340,10 +322,9 @@ set_rule(ResultRow *row, FunctionCallInfo fcinfo, const WhyTask *task)
 	if (rule->rate > 0)
 		set_time(row, "rate_next", next_start(task, rule->rate, rule->per));
 	/* when it is tried again in a strict queue: its dt does not say that */
-	if (rule->strict && retry.failed > 0 && PG_GETARG_TIMESTAMPTZ(ROW_STOP) != DT_NOBEGIN)
+	if (rule->strict && task->retry.failed > 0 && task->stop != DT_NOBEGIN)
 		set_time(row, "again",
-				 outcome_retry_at(&retry, PG_GETARG_TIMESTAMPTZ(ROW_STOP), &rule->defaults,
-								  &task->role.settings));
+				 outcome_retry_at(&task->retry, task->stop, &rule->defaults, &task->role.settings));
 }
 
 static void
@@ -364,16 +345,25 @@ set_survey(ResultRow *row, const WhyTask *task)
 }
 
 /*
- * pg_task_facts(...): what may keep the task from running that has these columns.  For the text of
- * pg_task_why alone, which uses the task table on behalf of its caller.
+ * pg_task_facts(id, attempt, start, queue, max, role, role_id, stop, failed, backoff, writer,
+ * delay): what may keep the task from running that has these columns; "backoff", and "delay" in us,
+ * are -1 for NULL.  For the text of pg_task_why alone, which uses the task table on behalf of its
+ * caller.
  */
 Datum
 pg_task_facts(PG_FUNCTION_ARGS)
 {
 	TupleDesc desc = result_row_desc(fcinfo, 21);
-	WhyTask task = {.access = table_access_current(),
-					.queue = text_to_cstring(PG_GETARG_TEXT_PP(ROW_QUEUE))};
-	int max = PG_GETARG_INT32(ROW_MAX);
+	WhyTask task = {
+		.access = table_access_current(),
+		.run = {PG_GETARG_INT64(0), PG_GETARG_INT32(1), PG_GETARG_TIMESTAMPTZ(2)},
+		.queue = text_to_cstring(PG_GETARG_TEXT_PP(3)),
+		.stop = PG_GETARG_TIMESTAMPTZ(7),
+		.retry = {.failed = PG_GETARG_INT32(8),
+				  .backoff = PG_GETARG_FLOAT8(9),
+				  .delay = PG_GETARG_INT64(11)},
+	};
+	int max = PG_GETARG_INT32(4);
 	ResultRow row;
 
 	if (task.access == NULL)
@@ -381,15 +371,11 @@ pg_task_facts(PG_FUNCTION_ARGS)
 						errmsg("pg_task_facts can only be called by pg_task_why")));
 	/* rules and locks as they are now: the caller's snapshot may be old */
 	PushActiveSnapshot(GetLatestSnapshot());
-	task.role = roles_check(task.access->owner, NameStr(*PG_GETARG_NAME(ROW_ROLE)),
-							PG_GETARG_INT64(ROW_ROLE_ID));
-	task.run.id = PG_GETARG_INT64(ROW_ID);
-	task.run.attempt = PG_GETARG_INT32(ROW_ATTEMPT);
-	task.run.claimed = PG_GETARG_TIMESTAMPTZ(ROW_START);
+	task.role = roles_check(task.access->owner, NameStr(*PG_GETARG_NAME(5)), PG_GETARG_INT64(6));
 	survey_slots(&task);
 	result_row_begin(&row, desc);
 	if (queue_rule_find(task.access->relid, task.access->owner, task.queue, &task.rule))
-		set_rule(&row, fcinfo, &task);
+		set_rule(&row, &task);
 	if (max < 0)
 		set_time(&row, "pause_next", next_start(&task, 1, -(int64) max * 1000));
 	set_survey(&row, &task);
@@ -401,7 +387,7 @@ pg_task_facts(PG_FUNCTION_ARGS)
 	if (task.role.oid != task.access->owner && !superuser_arg(task.role.oid) &&
 		!shared_database_found(MyDatabaseId).owner_code)
 		set_text(&row, "code", find_code(task.access));
-	set_bool(&row, "mine", TransactionIdIsCurrentTransactionId(PG_GETARG_TRANSACTIONID(ROW_XMIN)));
+	set_bool(&row, "mine", TransactionIdIsCurrentTransactionId(PG_GETARG_TRANSACTIONID(10)));
 	PopActiveSnapshot();
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, row.values, row.nulls)));
 }
