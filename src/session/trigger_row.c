@@ -82,19 +82,6 @@ trigger_reject(const TriggerRow *row, TaskColumn which, const char *rule)
 					errtablecol(row->rel, trigger_column(row->rel, which))));
 }
 
-/* The role_id that the row is bound to; 0: none. */
-int64
-trigger_role_id(const TriggerRow *row)
-{
-	bool isnull;
-	Datum value;
-
-	if (row->binds)
-		return row->role_id;
-	value = trigger_value(row, COLUMN_ROLE_ID, &isnull);
-	return isnull ? 0 : DatumGetInt64(value);
-}
-
 /*
  * Does a column have the same value in two rows?  "old" may be NULL
  * (INSERT): then compare with the column's default, which is 0 for attempt and crashed, else NULL.

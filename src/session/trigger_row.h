@@ -56,7 +56,6 @@ extern TriggerColumns trigger_columns;
 extern void trigger_row_relation_invalidated(Oid relid); /* for pg_task.c */
 extern int trigger_find_column(Relation rel, TaskColumn which);
 extern void trigger_reject(const TriggerRow *row, TaskColumn which, const char *rule);
-extern int64 trigger_role_id(const TriggerRow *row);
 extern bool trigger_same_value(const TriggerRow *old, const TriggerRow *new, TaskColumn which);
 extern bool trigger_after(const TriggerRow *row, AfterIds *after);
 extern Oid trigger_table_owner(Relation rel);
@@ -86,6 +85,19 @@ static inline Datum
 trigger_value(const TriggerRow *row, TaskColumn which, bool *isnull)
 {
 	return slot_getattr(row->slot, trigger_column(row->rel, which), isnull);
+}
+
+/* The role_id that the row is bound to; 0: none. */
+static inline int64
+trigger_role_id(const TriggerRow *row)
+{
+	bool isnull;
+	Datum value;
+
+	if (row->binds)
+		return row->role_id;
+	value = trigger_value(row, COLUMN_ROLE_ID, &isnull);
+	return isnull ? 0 : DatumGetInt64(value);
 }
 
 static inline bool

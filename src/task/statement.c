@@ -250,16 +250,6 @@ statement_execute(const Statement *statement, const TaskTable *table, StatementA
 	return SPI_processed;
 }
 
-/* Add a text.  A NULL pointer is a NULL. */
-void
-arg_text(StatementArgs *args, const char *name, const char *value)
-{
-	if (value)
-		arg_add(args, name, TEXTOID, CStringGetTextDatum(value));
-	else
-		arg_null(args, name, TEXTOID);
-}
-
 /* Add an array of "count" elements.  The caller fills the elements, which are returned. */
 Datum *
 arg_array(StatementArgs *args, const char *name, Oid element_type, int count)

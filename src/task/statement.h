@@ -21,6 +21,7 @@
 
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
+#include "utils/builtins.h"
 #include "utils/jsonb.h"
 #include "utils/timestamp.h"
 
@@ -157,7 +158,14 @@ arg_timestamp(StatementArgs *args, const char *name, TimestampTz value)
 }
 
 /* Add a text.  A NULL pointer is a NULL. */
-extern void arg_text(StatementArgs *args, const char *name, const char *value);
+static inline void
+arg_text(StatementArgs *args, const char *name, const char *value)
+{
+	if (value)
+		arg_add(args, name, TEXTOID, CStringGetTextDatum(value));
+	else
+		arg_null(args, name, TEXTOID);
+}
 
 /* Add a jsonb.  A NULL pointer is a NULL. */
 static inline void
@@ -169,7 +177,6 @@ arg_json(StatementArgs *args, const char *name, const struct varlena *value)
 		arg_null(args, name, JSONBOID);
 }
 
-/* Add an array of "count" elements.  The caller fills the elements, which are returned. */
 extern Datum *arg_array(StatementArgs *args, const char *name, Oid element_type, int count);
 extern void arg_ids(StatementArgs *args, const char *name, const int64 *ids, int count);
 
