@@ -64,7 +64,7 @@ PG_FUNCTION_INFO_V1(pg_task_removed);
 
 /* ---- plans ---- */
 
-/* A plan that is kept while the statement stays the same.  All zero: none is kept. */
+/* A plan that is kept while it is valid.  All zero: none is kept. */
 typedef struct KeptPlan
 {
 	char *sql; /* in TopMemoryContext; NULL: there is no plan */
@@ -119,6 +119,17 @@ keep_plan(KeptPlan *kept, const char *sql, Oid relid, int count, Oid *types)
 	kept->sql = copy;
 }
 
+/* Fill the name of a table, and of nothing below it, into a statement, for the %s. */
+static char *
+fill_in(const char *text, Oid relid)
+{
+	char *name = quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
+											get_rel_name(relid));
+
+	return psprintf(text,
+					get_rel_relkind(relid) == RELKIND_RELATION ? psprintf("ONLY %s", name) : name);
+}
+
 /*
  * Execute a statement on a task table, which stands for the %s in its text and is the only table
  * that it names, connected to SPI.  "latest": it sees what is committed now, in any isolation.
@@ -128,11 +139,11 @@ static int
 execute_kept(KeptPlan *kept, const char *text, Oid relid, int count, Oid *types, Datum *values,
 			 bool latest)
 {
-	char *name = quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
-											get_rel_name(relid));
-	char *rows = psprintf("%s%s", get_rel_relkind(relid) == RELKIND_RELATION ? "ONLY " : "", name);
-	char *sql = psprintf(text, rows);
 	bool busy = kept->busy;
+	/* a plan is valid until the table, or its schema, has perhaps been renamed */
+	bool fresh =
+		busy || kept->sql == NULL || kept->relid != relid || !SPI_plan_is_valid(kept->plan);
+	const char *sql = fresh ? fill_in(text, relid) : kept->sql;
 	NamedTable outer = named_table_expect((NamedTable){.text = sql, .relid = relid});
 	volatile int code = 0;
 
@@ -141,15 +152,12 @@ execute_kept(KeptPlan *kept, const char *text, Oid relid, int count, Oid *types,
 		SPIPlanPtr plan;
 		int nest_level = 0;
 
-		if (!busy && (kept->sql == NULL || kept->relid != relid || strcmp(kept->sql, sql) != 0))
+		/* the server plans again for who has other policies */
+		if (fresh || kept->user != GetUserId() || kept->row_security != row_security)
+			nest_level = statement_fix_planner(true);
+		if (fresh && !busy)
 			keep_plan(kept, sql, relid, count, types);
 		plan = busy ? prepare(sql, count, types) : kept->plan;
-		/* the server plans again after a change of the table, and for who has other policies */
-		if (busy || kept->user != GetUserId() || kept->row_security != row_security ||
-			!SPI_plan_is_valid(plan))
-		{
-			nest_level = statement_fix_planner(true);
-		}
 		kept->busy = true;
 		code = SPI_execute_snapshot(plan, values, NULL,
 									latest && IsolationUsesXactSnapshot() ? GetLatestSnapshot()
@@ -167,7 +175,7 @@ execute_kept(KeptPlan *kept, const char *text, Oid relid, int count, Oid *types,
 	}
 	PG_END_TRY();
 	if (code < 0)
-		elog(ERROR, "could not execute a statement on %s", name);
+		elog(ERROR, "could not execute \"%s\"", text);
 	return (int) SPI_processed;
 }
 
