@@ -100,7 +100,8 @@ wait_for_task(void)
 		MyExecutor->done == 0 ? Max(Settings.idle_timeout, ARRIVAL_MS) : Settings.idle_timeout;
 	long delay = clock_ms_until(clock_mono(), clock_plus_ms(MyExecutor->idle_since, timeout));
 
-	if (slot_may_exit(delay <= 0))
+	/* the state is read without a lock: the latch is set after a change */
+	if ((delay <= 0 || MyExecutor->state == EXECUTOR_LEAVING) && executor_slot_retire(MyExecutor))
 		proc_exit(0);
 
 	pgstat_report_stat(true);

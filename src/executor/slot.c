@@ -158,25 +158,6 @@ slot_wait(long ms)
 	ResetLatch(MyLatch);
 }
 
-/*
- * May this process exit now?  Only if its ring is empty, and it was asked to exit or has been idle
- * for too long.  If so, nothing is assigned to it any more.
- */
-bool
-slot_may_exit(bool idle_too_long)
-{
-	bool empty;
-	bool leaving;
-
-	LWLockAcquire(MyExecutor->lock, LW_SHARED);
-	empty = MyExecutor->taken == MyExecutor->assigned;
-	leaving = MyExecutor->state == EXECUTOR_LEAVING;
-	LWLockRelease(MyExecutor->lock);
-	if (leaving || !idle_too_long)
-		return empty && leaving;
-	return empty && executor_slot_retire(MyExecutor);
-}
-
 /* ---- what others see of the running task ---- */
 
 /* Return the timeout of the task (us), its own or the setting; 0: none.  It covers all tries. */

@@ -19,7 +19,6 @@ extern int slot_count_waiting(void);
 extern const SharedTask *
 slot_take(bool (*wanted)(const SharedTask *task, const void *arg), const void *arg);
 extern void slot_untake(int count);
-extern bool slot_may_exit(bool idle_too_long);
 extern void slot_report(const int64 *elapsed, int count);
 extern bool slot_is_cancelled(void);
 extern void slot_set_failure(int sqlstate, const char *error, TaskLeft left);

@@ -379,8 +379,8 @@ executor_slots_leave(Oid database)
 }
 
 /*
- * This executor has been idle for long enough and wants to exit: from now on nothing is assigned to
- * it.  False if a task was assigned in the meantime.
+ * This executor wants to exit, because it has been idle for long enough or was asked to: from now
+ * on nothing is assigned to it.  False if there is a task in its ring.
  */
 bool
 executor_slot_retire(SharedExecutor *me)
