@@ -224,8 +224,7 @@ run_member(Batch *batch)
 	Assert(!owner_acts());
 	SetCurrentStatementStartTimestamp();
 	result->start = GetCurrentStatementStartTimestamp();
-	show_settings(task);
-	show_activity(task, result->start);
+	show_task(task, result->start);
 	old = MemoryContextSwitchTo(batches.context);
 	given = slot_copy_request(task);
 	response_begin(response, task);
@@ -289,7 +288,7 @@ try_member(Batch *batch)
 		roll_back_member(task, level);
 	}
 	PG_END_TRY();
-	context_end(&callback);
+	error_context_stack = callback.previous;
 	CurrentResourceOwner = owner;
 	MemoryContextSwitchTo(batches.request);
 	batch->elapsed[batch->count] = clock_mono().us - MyExecutor->taken_at.us;

@@ -84,7 +84,7 @@ release_executor_slot(int code pg_attribute_unused(), Datum arg pg_attribute_unu
 			slot_set_failure(ERRCODE_INTERNAL_ERROR, "the process of the task has ended",
 							 TASK_LEFT_ERROR);
 	}
-	activity_end();
+	activity_end(&MyExecutor->activity);
 	statistics_flush();
 	executor_slot_release(MyExecutor);
 }
@@ -119,7 +119,7 @@ attach_executor(Datum arg)
 	MyExecutor = executor_slot_attach(slot, generation);
 	if (MyExecutor == NULL)
 		proc_exit(0);
-	activity_attach(&MyExecutor->activity);
+	Assert(!MyExecutor->activity.running);
 	on_shmem_exit(release_executor_slot, 0);
 	run_define();
 	BackgroundWorkerUnblockSignals(); /* the handlers need the slot */
@@ -193,7 +193,7 @@ run_and_report(const SharedTask *task)
 		case RUN_UNWRITTEN:
 			proc_exit(1);
 	}
-	context_end(&callback);
+	error_context_stack = callback.previous;
 	elapsed = clock_mono().us - MyExecutor->taken_at.us;
 	slot_report(&elapsed, 1);
 	end_work(clean);

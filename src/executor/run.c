@@ -632,8 +632,7 @@ prepare_retry(Run *run, const ErrorData *error)
 	if (run->committed || run->yields || runs.timed_out || slot_is_cancelled())
 		return false;
 	run->dirty |= !cleanup_session(MyExecutor->role);
-	show_settings(run->task);
-	activity_restart_progress();
+	show_task(run->task, run->started);
 	run->no_block |= run->block_ends;
 	if (!run->block_ends)
 		slot_wait((long) ((1 << run->conflicts++) * (1 + pg_prng_double(&pg_global_prng_state))));
@@ -746,8 +745,7 @@ run_task(const SharedTask *task, bool *clean)
 	ErrorData *error;
 
 	Assert(MyExecutor != NULL && task->role == MyExecutor->role);
-	show_settings(task);
-	show_activity(task, run.started);
+	show_task(task, run.started);
 	do
 		error = try_run(&run);
 	while (error && prepare_retry(&run, error));

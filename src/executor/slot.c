@@ -25,11 +25,7 @@
 #include "compat.h"
 #include "executor/slot.h"
 #include "settings.h"
-#include "shared/arbiter.h"
 #include "shared/clock.h"
-#include "shared/slots.h"
-
-SharedExecutor *MyExecutor = NULL;
 
 /*
  * Record how the running task has ended, because this process exits: the scheduler writes that
@@ -119,7 +115,7 @@ slot_report(const int64 *elapsed, int count)
 	int i;
 
 	Assert(MyExecutor->taken == MyExecutor->done + count);
-	activity_end();
+	activity_end(&MyExecutor->activity);
 	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
 	for (i = 0; i < count; i++)
 	{
@@ -135,8 +131,13 @@ slot_report(const int64 *elapsed, int count)
 	LWLockRelease(MyExecutor->lock);
 	if (notify)
 		shared_scheduler_wake(MyExecutor->database, 0);
+	/* schedulers may wait to start theirs */
 	if (isolated)
-		arbiter_isolated_ended();
+	{
+		LWLockAcquire(Shared->directory, LW_SHARED);
+		slots_notify_vacated();
+		LWLockRelease(Shared->directory);
+	}
 }
 
 /* Return the last tasks that were taken to the ring: of their requests nothing is left. */
@@ -167,10 +168,24 @@ show_timeout(const SharedTask *task)
 	return task->timeout >= 0 ? task->timeout : (int64) Settings.timeout * 1000;
 }
 
-/* Show in pg_task_activity what this process runs now. */
+/* Show the task in pg_task.id, and its flow in pg_task.flow: new rows have it by their default. */
 void
-show_activity(const SharedTask *task, TimestampTz started)
+show_id_and_flow(const SharedTask *task)
 {
+	Settings.task_id = task->run.id;
+	if (task->flow[0] != '\0')
+		SetConfigOption("pg_task.flow", task->flow, PGC_USERSET, PGC_S_SESSION);
+}
+
+/*
+ * A run of the task, which has started then, begins or is tried again: show it in pg_task_activity,
+ * where it has reported no progress yet, and in pg_task.id, pg_task.flow and application_name.
+ */
+void
+show_task(const SharedTask *task, TimestampTz started)
+{
+	char name[NAMEDATALEN];
+	char *byte;
 	Activity activity = {
 		.database = MyExecutor->database,
 		.relid = task->relid,
@@ -184,25 +199,7 @@ show_activity(const SharedTask *task, TimestampTz started)
 	};
 
 	strlcpy(activity.queue, task->queue, sizeof(activity.queue));
-	activity_begin(&activity);
-}
-
-/* Show the task in pg_task.id, and its flow in pg_task.flow: new rows have it by their default. */
-void
-show_id_and_flow(const SharedTask *task)
-{
-	Settings.task_id = task->run.id;
-	if (task->flow[0] != '\0')
-		SetConfigOption("pg_task.flow", task->flow, PGC_USERSET, PGC_S_SESSION);
-}
-
-/* Show the task in pg_task.id, pg_task.flow and application_name. */
-void
-show_settings(const SharedTask *task)
-{
-	char name[NAMEDATALEN];
-	char *byte;
-
+	activity_begin(&MyExecutor->activity, &activity);
 	show_id_and_flow(task);
 	snprintf(name, sizeof(name), "pg_task %.*s " INT64_FORMAT, NAMEDATALEN - 32, task->queue,
 			 task->run.id);
@@ -259,7 +256,7 @@ add_line(void *task)
 	errcontext("%s", format_line(task, line));
 }
 
-/* From here on messages are about this task, until context_end. */
+/* From here on messages are about this task, until the caller removes the callback. */
 void
 context_begin(ErrorContextCallback *callback, const SharedTask *task)
 {
@@ -268,12 +265,6 @@ context_begin(ErrorContextCallback *callback, const SharedTask *task)
 	callback->arg = unconstify(SharedTask *, task);
 	callback->previous = error_context_stack;
 	error_context_stack = callback;
-}
-
-void
-context_end(const ErrorContextCallback *callback)
-{
-	error_context_stack = callback->previous;
 }
 
 /* Cut the line from the context of an error, for the row, which does not need it; NULL if nothing

@@ -7,12 +7,9 @@
 
 #include "postgres.h"
 
-#include "shared/shared.h"
+#include "shared/slots.h"
 #include "task/events.h"
 #include "task/rows.h"
-
-/* Set once, when the executor attaches. */
-extern SharedExecutor *MyExecutor;
 
 extern RowRequest slot_copy_request(const SharedTask *task);
 extern int slot_count_waiting(void);
@@ -26,12 +23,10 @@ extern void slot_wait(long ms);
 
 extern int64 show_timeout(const SharedTask *task);
 extern void show_id_and_flow(const SharedTask *task);
-extern void show_settings(const SharedTask *task);
-extern void show_activity(const SharedTask *task, TimestampTz started);
+extern void show_task(const SharedTask *task, TimestampTz started);
 extern void show_event(const SharedTask *task, EventKind kind, TimestampTz from, TimestampTz to);
 
 extern void context_begin(ErrorContextCallback *callback, const SharedTask *task);
-extern void context_end(const ErrorContextCallback *callback);
 extern char *context_cut(char *context, const SharedTask *task);
 
 #endif /* PG_TASK_SLOT_H */

@@ -172,7 +172,8 @@ pg_task_progress(PG_FUNCTION_ARGS)
 	const char *message = NULL;
 	int length = 0;
 
-	if (!activity_is_mine())
+	/* parallel workers of the task have none */
+	if (MyExecutor == NULL)
 		PG_RETURN_VOID();
 	if (!PG_ARGISNULL(2))
 	{
@@ -181,7 +182,7 @@ pg_task_progress(PG_FUNCTION_ARGS)
 		message = VARDATA_ANY(value);
 		length = pg_mbcliplen(message, VARSIZE_ANY_EXHDR(value), ACTIVITY_MESSAGE);
 	}
-	activity_progress(done, total, message, length);
+	activity_progress(&MyExecutor->activity, done, total, message, length);
 	PG_RETURN_VOID();
 }
 

@@ -12,69 +12,40 @@
 
 #include "shared/activity.h"
 
-/*
- * The place of this process.  Static, because each report of a progress needs it; NULL in every
- * process that is no executor, so also in the parallel workers of one.
- */
-static SharedActivity *mine = NULL;
-
-/* This process is the executor that this place is for. */
+/* The executor of this place runs this now. */
 void
-activity_attach(SharedActivity *place)
+activity_begin(SharedActivity *place, const Activity *activity)
 {
-	Assert(!place->running);
-	mine = place;
-}
-
-/* The executor runs this now. */
-void
-activity_begin(const Activity *activity)
-{
-	SpinLockAcquire(&mine->mutex);
-	mine->running = true;
-	mine->activity = *activity;
-	SpinLockRelease(&mine->mutex);
+	SpinLockAcquire(&place->mutex);
+	place->running = true;
+	place->activity = *activity;
+	SpinLockRelease(&place->mutex);
 }
 
 /* The executor runs nothing any more.  It need not have run anything. */
 void
-activity_end(void)
+activity_end(SharedActivity *place)
 {
-	if (mine == NULL || !mine->running)
+	if (!place->running)
 		return;
-	SpinLockAcquire(&mine->mutex);
-	mine->running = false;
-	SpinLockRelease(&mine->mutex);
-}
-
-/* Does a task run in this process? */
-bool
-activity_is_mine(void)
-{
-	return mine != NULL && mine->running;
-}
-
-/* The running task has reported nothing yet: it starts anew. */
-void
-activity_restart_progress(void)
-{
-	SpinLockAcquire(&mine->mutex);
-	mine->activity.progress.done = mine->activity.progress.total = ACTIVITY_UNKNOWN;
-	mine->activity.progress.message[0] = '\0';
-	SpinLockRelease(&mine->mutex);
+	SpinLockAcquire(&place->mutex);
+	place->running = false;
+	SpinLockRelease(&place->mutex);
 }
 
 /*
- * The running task has come so far.  What is ACTIVITY_UNKNOWN or NULL stays as it was.  The message
- * has at most ACTIVITY_MESSAGE bytes.
+ * The running task, if there is one, has come so far.  What is ACTIVITY_UNKNOWN or NULL stays as it
+ * was.  The message has at most ACTIVITY_MESSAGE bytes.
  */
 void
-activity_progress(int64 done, int64 total, const char *message, int length)
+activity_progress(SharedActivity *place, int64 done, int64 total, const char *message, int length)
 {
-	Progress *progress = &mine->activity.progress;
+	Progress *progress = &place->activity.progress;
 
-	Assert(activity_is_mine() && length <= ACTIVITY_MESSAGE);
-	SpinLockAcquire(&mine->mutex);
+	Assert(length <= ACTIVITY_MESSAGE);
+	if (!place->running)
+		return;
+	SpinLockAcquire(&place->mutex);
 	if (done != ACTIVITY_UNKNOWN)
 		progress->done = done;
 	if (total != ACTIVITY_UNKNOWN)
@@ -84,7 +55,7 @@ activity_progress(int64 done, int64 total, const char *message, int length)
 		memcpy(progress->message, message, length);
 		progress->message[length] = '\0';
 	}
-	SpinLockRelease(&mine->mutex);
+	SpinLockRelease(&place->mutex);
 }
 
 /* Copy what an executor runs now.  False: nothing. */

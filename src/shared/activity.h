@@ -52,12 +52,13 @@ typedef struct SharedActivity
 	Activity activity;
 } SharedActivity;
 
-extern void activity_attach(SharedActivity *place);
-extern void activity_begin(const Activity *activity);
-extern void activity_end(void);
-extern bool activity_is_mine(void);
-extern void activity_restart_progress(void);
-extern void activity_progress(int64 done, int64 total, const char *message, int length);
+/* For the executor of the place. */
+extern void activity_begin(SharedActivity *place, const Activity *activity);
+extern void activity_end(SharedActivity *place);
+extern void
+activity_progress(SharedActivity *place, int64 done, int64 total, const char *message, int length);
+
+/* For all. */
 extern bool activity_read(SharedActivity *place, Activity *activity);
 
 #endif /* PG_TASK_ACTIVITY_H */

@@ -441,12 +441,3 @@ arbiter_release_isolated(SharedScheduler *me)
 	slots_notify_vacated();
 	LWLockRelease(Shared->directory);
 }
-
-/* An isolated task has ended: wake the schedulers that wait to start theirs. */
-void
-arbiter_isolated_ended(void)
-{
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	slots_notify_vacated();
-	LWLockRelease(Shared->directory);
-}

@@ -33,6 +33,5 @@ extern int arbiter_count_database(Oid database);
 
 extern bool arbiter_take_isolated(SharedScheduler *me);
 extern void arbiter_release_isolated(SharedScheduler *me);
-extern void arbiter_isolated_ended(void);
 
 #endif /* PG_TASK_ARBITER_H */

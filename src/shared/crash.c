@@ -35,7 +35,6 @@
 #include "postmaster/interrupt.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
-#include "storage/proc.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
@@ -395,10 +394,10 @@ crash_watch(bool *quit)
 void
 crash_note_parallel_worker(void)
 {
-	if (!IsParallelWorker() || crash.leader_known || MyProc->lockGroupLeader == NULL)
+	if (!IsParallelWorker() || crash.leader_known)
 		return;
 	crash.leader_known = true;
-	crash.leader = executor_slot_of((int) (MyProc->lockGroupLeader - ProcGlobal->allProcs));
+	crash.leader = executor_slot_of_leader();
 	if (crash.leader == NULL)
 		return;
 	pg_atomic_fetch_add_u32(&crash.leader->workers, 1);

@@ -297,8 +297,8 @@ typedef struct SharedExecutor
 	 *
 	 * "proc": by other processes only to wake that process (guess).
 	 *
-	 * "state": by the executor in wait_for_task (guess: its latch is set after a change), and in the
-	 * handler of a timer (guess); see run.c.
+	 * "state": by the executor in wait_for_task (guess: its latch is set after a change), and in
+	 * the handler of a timer (guess); see run.c.
 	 *
 	 * "state", "database": by the postmaster when all processes are gone; see crash.c.
 	 */

@@ -47,6 +47,8 @@
 #include "compat.h"
 #include "shared/slots.h"
 
+SharedExecutor *MyExecutor = NULL;
+
 /*
  * A process has left a database, or an isolated task has ended: wake those that wait for a free
  * executor, for such an end, or for the database to be empty.  The caller holds the directory lock.
@@ -466,16 +468,20 @@ executor_slots_forget(Oid database)
 	return forgotten;
 }
 
-/* Return the slot of the executor that runs in a process, or NULL. */
+/* Return the slot of the executor of which this process is a parallel worker; NULL: of none. */
 SharedExecutor *
-executor_slot_of(int proc)
+executor_slot_of_leader(void)
 {
+	const PGPROC *leader = MyProc->lockGroupLeader;
 	SharedExecutor *result = NULL;
 	int i;
 
+	if (leader == NULL)
+		return NULL;
 	LWLockAcquire(Shared->directory, LW_SHARED);
 	for (i = 0; i < Shared->nexecutors && result == NULL; i++)
-		if (Shared->executors[i].state != EXECUTOR_FREE && Shared->executors[i].proc == proc)
+		if (Shared->executors[i].state != EXECUTOR_FREE &&
+			Shared->executors[i].proc == leader - ProcGlobal->allProcs)
 			result = &Shared->executors[i];
 	LWLockRelease(Shared->directory);
 	return result;
@@ -488,11 +494,11 @@ executor_slot_of(int proc)
 bool
 executor_slot_own_task(int64 *id, TimestampTz *planned)
 {
-	const PGPROC *proc = MyProc->lockGroupLeader ? MyProc->lockGroupLeader : MyProc;
-	SharedExecutor *executor =
-		Shared ? executor_slot_of((int) (proc - ProcGlobal->allProcs)) : NULL;
+	SharedExecutor *executor = MyExecutor;
 	bool found;
 
+	if (executor == NULL && Shared)
+		executor = executor_slot_of_leader();
 	if (executor == NULL)
 		return false;
 	LWLockAcquire(executor->lock, LW_SHARED);

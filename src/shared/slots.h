@@ -30,6 +30,12 @@ extern SharedScheduler *scheduler_slot_find(Oid database);
 
 extern void slots_notify_vacated(void);
 
+/*
+ * The slot of this process, if it is an executor; NULL in any other, also in its parallel workers.
+ * Set once, when it attaches.
+ */
+extern SharedExecutor *MyExecutor;
+
 /* Executors. */
 extern SharedExecutor *executor_slot_reserve(Oid database, Oid role, MonoTime now);
 extern SharedExecutor *executor_slot_attach(int slot, uint32 generation);
@@ -41,7 +47,7 @@ extern bool executor_slot_retire(SharedExecutor *me);
 extern void executor_slot_release(SharedExecutor *me);
 extern void executor_slot_forget(SharedExecutor *slot, uint32 generation);
 extern bool executor_slots_forget(Oid database);
-extern SharedExecutor *executor_slot_of(int proc);
+extern SharedExecutor *executor_slot_of_leader(void);
 extern bool executor_slot_own_task(int64 *id, TimestampTz *planned);
 
 #endif /* PG_TASK_SLOTS_H */
