@@ -74,16 +74,10 @@ terminate_executor(SIGNAL_ARGS)
 static void
 release_executor_slot(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 {
-	const ClientFatal *fatal = client_fatal();
-
-	if (MyExecutor->taken != MyExecutor->done && MyExecutor->failure.sqlstate[0] == '\0')
-	{
-		if (fatal && fatal->sqlstate != ERRCODE_ADMIN_SHUTDOWN)
-			slot_set_failure(fatal->sqlstate, fatal->message, TASK_LEFT_ERROR);
-		else if (!process.terminated && PostmasterIsAlive())
-			slot_set_failure(ERRCODE_INTERNAL_ERROR, "the process of the task has ended",
-							 TASK_LEFT_ERROR);
-	}
+	if (MyExecutor->taken != MyExecutor->done && MyExecutor->failure.sqlstate[0] == '\0' &&
+		!process.terminated && PostmasterIsAlive())
+		slot_set_failure(ERRCODE_INTERNAL_ERROR, "the process of the task has ended",
+						 TASK_LEFT_ERROR);
 	activity_end(&MyExecutor->activity);
 	statistics_flush();
 	executor_slot_release(MyExecutor);

@@ -11,7 +11,7 @@
  * Rows come through a DestReceiver.  They are formatted as they arrive, and never stored.  For what
  * the server sends otherwise, this file stands in for the client, by PqCommMethods, as parallel
  * workers do: notices and the data of COPY TO STDOUT are kept, all other messages are dropped, and
- * errors are caught.  Outside client_begin and client_end nothing is sent.
+ * a FATAL error is noted in the slot.  Outside client_begin and client_end nothing is sent.
  *
  * This file runs nothing, and does not know the task table.
  */
@@ -48,6 +48,7 @@
 
 #include "compat.h"
 #include "executor/response.h"
+#include "executor/slot.h"
 #include "settings.h"
 
 /* ---- text up to a limit ---- */
@@ -703,7 +704,6 @@ static struct
 {
 	MemoryContext scratch; /* reset after every message */
 	Response *response;
-	ClientFatal fatal; /* kept until the next request begins: an exit callback reads it */
 } client;
 
 /* Convert text that was sent to the client back to the server encoding. */
@@ -740,22 +740,18 @@ receive_notice(const char *data, size_t length)
 	put_field(notices, "HINT", report.hint);
 }
 
-/* run.c catches an ERROR.  Nothing catches a FATAL, so record it here. */
+/*
+ * run.c catches an ERROR.  Nothing catches a FATAL: the task has failed with it, unless it says
+ * that the process was terminated.
+ */
 static void
 receive_error(const char *data, size_t length)
 {
 	ErrorData report;
 
 	parse_report(data, length, &report);
-	if (report.elevel < FATAL)
-		return;
-	client.fatal.sqlstate = report.sqlerrcode;
-	if (report.message == NULL)
-		report.message = "";
-	strlcpy(client.fatal.message, report.message,
-			pg_mbcliplen(report.message, (int) strlen(report.message),
-						 sizeof(client.fatal.message) - 1) +
-				1);
+	if (report.elevel >= FATAL && report.sqlerrcode != ERRCODE_ADMIN_SHUTDOWN)
+		slot_set_failure(report.sqlerrcode, report.message ? report.message : "", TASK_LEFT_ERROR);
 }
 
 /* In JSON, the data of COPY TO STDOUT are a string: response_end_statement ends it. */
@@ -878,7 +874,6 @@ client_begin(Response *response)
 {
 	Assert(client.response == NULL);
 	client.response = response;
-	client.fatal.sqlstate = 0;
 	whereToSendOutput = DestRemote;
 }
 
@@ -890,11 +885,4 @@ client_end(void)
 	client.response = NULL;
 	/* an error may have been raised while a message was being handled */
 	MemoryContextReset(client.scratch);
-}
-
-/* The FATAL error that is ending this process, or NULL. */
-const ClientFatal *
-client_fatal(void)
-{
-	return client.fatal.sqlstate != 0 ? &client.fatal : NULL;
 }

@@ -35,13 +35,6 @@ typedef struct Response
 	bool open;	 /* the last of them has been kept, and has not ended */
 } Response;
 
-/* The last FATAL error reported while a request ran. */
-typedef struct ClientFatal
-{
-	int sqlstate; /* 0: none */
-	char message[256];
-} ClientFatal;
-
 extern void response_begin(Response *response, const SharedTask *task);
 extern DestReceiver *response_receiver(Response *response);
 extern void response_end_statement(Response *response, const QueryCompletion *completion);
@@ -54,6 +47,5 @@ extern char *response_cut(const char *text);
 extern void client_define(void);
 extern void client_begin(Response *response);
 extern void client_end(void);
-extern const ClientFatal *client_fatal(void);
 
 #endif /* PG_TASK_RESPONSE_H */

@@ -29,19 +29,17 @@
 
 /*
  * Record how the running task has ended, because this process exits: the scheduler writes that
- * into the row.
+ * into the row.  Takes no lock: a FATAL error may have been raised anywhere.
  */
 void
 slot_set_failure(int sqlstate, const char *error, TaskLeft left)
 {
 	Assert(MyExecutor->taken != MyExecutor->done);
-	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
 	strlcpy(MyExecutor->failure.sqlstate, unpack_sql_state(sqlstate),
 			sizeof(MyExecutor->failure.sqlstate));
 	strlcpy(MyExecutor->failure.error, error,
 			pg_mbcliplen(error, (int) strlen(error), sizeof(MyExecutor->failure.error) - 1) + 1);
 	MyExecutor->failure.left = left;
-	LWLockRelease(MyExecutor->lock);
 }
 
 /*

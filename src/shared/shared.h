@@ -348,9 +348,8 @@ typedef struct SharedExecutor
 	bool cancel_sent;
 
 	/*
-	 * How the running task has failed, when the process exits.  The executor writes it under the
-	 * lock, and reads it without (own).  The scheduler reads it without the lock once the process
-	 * is gone.
+	 * How the running task has failed, when the process exits.  The executor writes and reads it
+	 * without a lock (own), the scheduler reads it without once the process is gone.
 	 */
 	TaskFailure failure;
 	SharedTask ring[SHARED_RING];
