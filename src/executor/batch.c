@@ -17,18 +17,11 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "commands/trigger.h"
-#include "jit/jit.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
-#include "pgstat.h"
 #include "tcop/tcopprot.h"
-#include "utils/backend_status.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
-#include "utils/portal.h"
 #include "utils/resowner.h"
-#include "utils/timeout.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
@@ -41,9 +34,7 @@
 #include "executor/write_back.h"
 #include "settings.h"
 #include "task/events.h"
-#include "task/owner.h"
 #include "task/roles.h"
-#include "task/running.h"
 
 /*
  * After BATCH_US (microseconds) a batch takes no other member; after MEMBERS_MAX_US the running
@@ -166,8 +157,8 @@ take_member(Batch *batch)
 
 	if (batch->count >= batch->most)
 		return false;
-	if (batch->count > 0 && (batch->must_end || batch->text > TEXT_MAX || run_timed_out() ||
-							 clock_mono().us - batch->begun.us > BATCH_US))
+	if (batch->count > 0 &&
+		(batch->must_end || batch->text > TEXT_MAX || clock_mono().us - batch->begun.us > BATCH_US))
 		return false;
 	task = slot_take(may_be_member, batch);
 	if (task == NULL)
@@ -175,38 +166,6 @@ take_member(Batch *batch)
 	batch->most = Min(batch->most, members_max(task));
 	batch->tasks[batch->count] = task;
 	return true;
-}
-
-/*
- * Run the request, and what it has left for its commit.  Unlike run.c, this leaves constraints
- * deferred: those of the next member are its own matter.
- */
-static void
-run_request(Request *request, const Jsonb *input, TaskResult *result)
-{
-	int durability = synchronous_commit;
-
-	debug_query_string = request->text;
-	pgstat_report_activity(STATE_RUNNING, request->text);
-	client_begin(request->response);
-	running_begin(batches.context, input);
-	if (roles_session_changed())
-		elog(ERROR, "the session user has changed");
-	request_run(request, batches.request);
-	if (request->refused)
-		elog(ERROR, "a statement cannot run in a batch");
-	do
-		AfterTriggerFireDeferred();
-	while (PreCommit_Portals(false));
-	result->goes_on = running_end(&result->next, &input);
-	result->input = (const struct varlena *) input;
-	client_end();
-	if (synchronous_commit != durability)
-		elog(ERROR, "the commit is to be as durable as the task has set");
-	CHECK_FOR_INTERRUPTS();
-	/* the request may have caught the error of either as an ordinary one */
-	if (run_timed_out() || slot_is_cancelled())
-		elog(ERROR, "canceling member");
 }
 
 /* Run the next member in the subtransaction that was begun for it. */
@@ -218,10 +177,10 @@ run_member(Batch *batch)
 	Response *response = &batch->response;
 	Request request = {.response = response, .batched = true};
 	int nest_level = NewGUCNestLevel();
+	int durability = synchronous_commit;
 	MemoryContext old;
 	RowRequest given;
 
-	Assert(!owner_acts());
 	SetCurrentStatementStartTimestamp();
 	result->start = GetCurrentStatementStartTimestamp();
 	show_task(task, result->start);
@@ -230,7 +189,12 @@ run_member(Batch *batch)
 	response_begin(response, task);
 	MemoryContextSwitchTo(old);
 	request.text = given.text;
-	run_request(&request, given.input, result);
+	if (roles_session_changed())
+		elog(ERROR, "the session user has changed");
+	run_request(&request, given.input, result, batches.context);
+	if (synchronous_commit != durability)
+		elog(ERROR, "the commit is to be as durable as the task has set");
+	CHECK_FOR_INTERRUPTS();
 	result->outcome = TASK_DONE;
 	result->stop = GetCurrentTimestamp();
 	result->response = response_finish(response);
@@ -242,21 +206,17 @@ run_member(Batch *batch)
 }
 
 /*
- * A member has failed: reset what it has changed in the process, and roll it back.  The error is
- * not reported: it is again if the task fails alone.
+ * A member has failed, or (NULL) the commit of all: reset what that has changed in the process, and
+ * roll it back, down to this level.  The error is not reported: it is again if a task fails alone.
  */
 static void
-roll_back_member(const SharedTask *task, int level)
+roll_back(const SharedTask *member, int level)
 {
 	HOLD_INTERRUPTS();
-	run_reset_process();
-	run_keep_cancel(task->run);
+	run_reset_process(member);
 	MemoryContextSwitchTo(batches.context);
 	FlushErrorState();
-	while (GetCurrentTransactionNestLevel() > level)
-		RollbackAndReleaseCurrentSubTransaction();
-	cleanup_replication_slots();
-	jit_reset_after_error();
+	run_abort(level);
 	RESUME_INTERRUPTS();
 }
 
@@ -285,7 +245,7 @@ try_member(Batch *batch)
 	}
 	PG_CATCH();
 	{
-		roll_back_member(task, level);
+		roll_back(task, level);
 	}
 	PG_END_TRY();
 	error_context_stack = callback.previous;
@@ -348,12 +308,7 @@ execute_batch(Batch *batch)
 	}
 	PG_CATCH();
 	{
-		HOLD_INTERRUPTS();
-		run_reset_process();
-		MemoryContextSwitchTo(batches.context);
-		FlushErrorState();
-		run_abort();
-		RESUME_INTERRUPTS();
+		roll_back(NULL, 0);
 	}
 	PG_END_TRY();
 	run_stop_timer();

@@ -405,11 +405,12 @@ needs_block(const Request *request, List *statements)
  * the request has committed or rolled back itself: then only what came after that can still be
  * rolled back.  After an error, "in_block" says whether a statement in an implicit block was
  * running.  If the request is batched, the caller has begun a subtransaction, which is open when
- * this returns.
+ * this returns; an error says that a statement cannot run in one, and then none has.
  */
 void
-request_run(Request *request, MemoryContext context)
+request_run(Request *request)
 {
+	MemoryContext context = CurrentMemoryContext;
 	DestReceiver *destination = response_receiver(request->response);
 	List *statements = parse_request(request);
 	MemoryContext statement_context =
@@ -418,9 +419,8 @@ request_run(Request *request, MemoryContext context)
 	ListCell *cell;
 
 	Assert(IsTransactionState() && IsTransactionBlock() == request->batched);
-	request->refused = request->batched && !may_be_batched(statements);
-	if (request->refused)
-		return;
+	if (request->batched && !may_be_batched(statements))
+		elog(ERROR, "a statement cannot run in a batch");
 	request->logged = log_statement_text(request->text, statements);
 	request->in_block = needs_block(request, statements);
 	foreach(cell, statements)

@@ -16,8 +16,7 @@ typedef struct Request
 	Response *response; /* what the statements return is appended */
 	bool wants_block;	/* run a single statement in an implicit block, if it may be in one */
 	bool in_block;		/* such a statement is running; stays set when it raises an error */
-	bool batched;		/* run it in a subtransaction of the caller's ... */
-	bool refused;		/* ... which is not possible: nothing was run */
+	bool batched;		/* run it in a subtransaction of the caller's */
 	bool logged;		/* the text is in the server's log */
 	bool single;		/* it is one statement ... */
 	bool kept;			/* ... with a plan that is kept */
@@ -26,6 +25,6 @@ typedef struct Request
 
 extern void request_plan_invalidated(void); /* for pg_task.c */
 extern void request_log_duration(const Request *request);
-extern void request_run(Request *request, MemoryContext context);
+extern void request_run(Request *request);
 
 #endif /* PG_TASK_REQUEST_H */

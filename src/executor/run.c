@@ -27,6 +27,7 @@
 #include <time.h>
 
 #include "access/xact.h"
+#include "commands/trigger.h"
 #include "common/pg_prng.h"
 #include "jit/jit.h"
 #include "libpq/pqsignal.h"
@@ -87,13 +88,11 @@ typedef struct Run
 	Request request; /* "text" is NULL until it is read, and if it must not run */
 	Response response;
 	LocalTransactionId first_transaction; /* in which the request began; 0: not begun, or noted */
-	bool goes_on;						  /* it has asked to be run again ... */
-	TimestampTz next;					  /* ... at this time ... */
-	const Jsonb *next_input;			  /* ... with this input; NULL: with the same */
+	TaskResult result;					  /* if it succeeds */
 	bool committed;						  /* the request has committed a part of itself */
-	const char *done; /* it has ended with a commit, and returned this; or NULL */
-	bool yields;	  /* the process has to exit, not to wait for a lock */
-	bool not_begun;	  /* another process must run the task */
+	bool is_done;	/* it has ended with a commit, so DONE may be written later */
+	bool yields;	/* the process has to exit, not to wait for a lock */
+	bool not_begun; /* another process must run the task */
 } Run;
 
 /*
@@ -200,18 +199,12 @@ run_start_timer(MonoTime started, int64 limit)
 		arm_timer(Max(started.us + Max(limit, 1000) - clock_mono().us, 1));
 }
 
-/* Stop the timer.  run_timed_out still returns whether it has fired. */
+/* Stop the timer.  "timed_out" still says whether it has fired. */
 void
 run_stop_timer(void)
 {
 	if (runs.limited)
 		arm_timer(0);
-}
-
-bool
-run_timed_out(void)
-{
-	return runs.timed_out;
 }
 
 /* What waits for a lock from now on is pg_task's own: a read or write of the task's row. */
@@ -251,17 +244,6 @@ run_allow_cancel(bool allow)
 	if (allow)
 		runs.cancelled = false;
 	runs.cancellable = allow;
-}
-
-/*
- * What SIGINT was allowed to cancel was rolled back, and this task is run again.  If a user has
- * cancelled it, that run is cancelled, too.
- */
-void
-run_keep_cancel(TaskRun run)
-{
-	if (runs.cancelled)
-		runs.cancel_again = run;
 }
 
 static void
@@ -377,26 +359,33 @@ note_commits(Run *run)
 }
 
 /*
- * Run the request, with what it has left for its commit, deferred triggers and cursors WITH HOLD,
- * until nothing is left.  No code of the task runs after this.
+ * Run a request, with what it has left for its commit, deferred triggers and cursors WITH HOLD,
+ * until nothing is left: no code of the task runs after this.  Writes into the result, in "memory",
+ * whether it has asked to be run again.
+ *
+ * A member of a batch leaves constraints deferred, for those of the next member are its own matter,
+ * and the timer, which is that of the batch.
  */
-static void
-run_request(Run *run)
+void
+run_request(Request *request, const Jsonb *input, TaskResult *result, MemoryContext memory)
 {
 	Assert(!owner_acts());
-	debug_query_string = run->request.text;
-	pgstat_report_activity(STATE_RUNNING, run->request.text);
-	run->first_transaction = COMPAT_LOCAL_XID;
-	client_begin(&run->response);
-	running_begin(runs.context, run->given.input);
-	request_run(&run->request, runs.context);
+	debug_query_string = request->text;
+	pgstat_report_activity(STATE_RUNNING, request->text);
+	client_begin(request->response);
+	running_begin(memory, input);
+	request_run(request);
 	do
-		owner_fire_deferred();
-	while (PreCommit_Portals(false));
-	run->goes_on = running_end(&run->next, &run->next_input);
+	{
+		if (request->batched)
+			AfterTriggerFireDeferred();
+		else
+			owner_fire_deferred();
+	} while (PreCommit_Portals(false));
+	running_end(result);
 	client_end();
-	note_commits(run);
-	run_stop_timer();
+	if (!request->batched)
+		run_stop_timer();
 	/* the request may have caught the error of either as an ordinary one */
 	if (runs.timed_out || slot_is_cancelled())
 		ereport(ERROR, (errcode(ERRCODE_QUERY_CANCELED), errmsg("canceling task")));
@@ -406,36 +395,33 @@ run_request(Run *run)
 static void
 commit_success(Run *run)
 {
-	TaskResult done = {.outcome = TASK_DONE,
-					   .start = run->started,
-					   .stop = GetCurrentTimestamp(),
-					   .response = response_finish(&run->response),
-					   .notice = response_notices(&run->response),
-					   .goes_on = run->goes_on,
-					   .next = run->next,
-					   .input = (const struct varlena *) run->next_input};
+	TaskResult *done = &run->result;
 
+	done->outcome = TASK_DONE;
+	done->start = run->started;
+	done->stop = GetCurrentTimestamp();
+	done->response = response_finish(&run->response);
+	done->notice = response_notices(&run->response);
 
 	/*
 	 * DONE may be written later only if the last statement has committed.  After one that goes on
 	 * after its commit, such as CALL, the open transaction may hold what has no transaction id, a
 	 * NOTIFY or a write to another server.  And the slot must hold all that there is to write.
 	 */
-	if (run->request.all_committed && !run->goes_on &&
-		strlen(done.response) < sizeof(MyExecutor->failure.error))
-		run->done = done.response;
+	run->is_done = run->request.all_committed && !done->goes_on &&
+				   strlen(done->response) < sizeof(MyExecutor->failure.error);
 	begin_yielding();
-	if (write_back_outcome(run->task, &done, run->committed))
+	if (write_back_outcome(run->task, done, run->committed))
 	{
 		CommitTransactionCommand();
 		end_yielding();
-		show_event(run->task, EVENT_DONE, run->started, done.stop);
+		show_event(run->task, EVENT_DONE, run->started, done->stop);
 		request_log_duration(&run->request);
 	}
 	else
 	{
 		run->row_lost = true;
-		run->done = NULL;
+		run->is_done = false;
 		AbortOutOfAnyTransaction();
 		/* the request is over: nothing of it is left to cancel */
 		runs.cancellable = false;
@@ -444,16 +430,19 @@ commit_success(Run *run)
 	}
 }
 
-/* An error has ended what ran: reset what that has changed in the process. */
+/*
+ * An error has ended what ran: reset what that has changed in the process.  "again" is a member of
+ * a batch that is run again, alone, or NULL: if a user has cancelled it, that run is cancelled,
+ * too.
+ */
 void
-run_reset_process(void)
+run_reset_process(const SharedTask *again)
 {
-	TimestampTz next;
-	const Jsonb *input;
-
 	Assert(InterruptHoldoffCount > 0);
 	runs.cancellable = false;
-	(void) running_end(&next, &input);
+	if (again && runs.cancelled)
+		runs.cancel_again = again->run;
+	running_end(NULL);
 	client_end();
 	owner_abandon();
 	(void) owner_code_bar(0);
@@ -464,12 +453,20 @@ run_reset_process(void)
 	QueryCancelPending = false;
 }
 
-/* Roll back what has failed, with what the server drops for a client at that point. */
+/*
+ * Roll back what has failed, with what the server drops for a client at that point: all, or (not 0)
+ * down to this level of subtransactions.
+ */
 void
-run_abort(void)
+run_abort(int level)
 {
-	AbortOutOfAnyTransaction();
-	PortalErrorCleanup();
+	while (level > 0 && GetCurrentTransactionNestLevel() > level)
+		RollbackAndReleaseCurrentSubTransaction();
+	if (level == 0)
+	{
+		AbortOutOfAnyTransaction();
+		PortalErrorCleanup();
+	}
 	cleanup_replication_slots();
 	jit_reset_after_error();
 }
@@ -486,7 +483,7 @@ catch_error(Run *run)
 	ErrorData *error;
 
 	HOLD_INTERRUPTS();
-	run_reset_process();
+	run_reset_process(NULL);
 	MemoryContextSwitchTo(runs.context);
 	note_commits(run);
 	run->block_ends = run->request.in_block && geterrcode() == ERRCODE_ACTIVE_SQL_TRANSACTION;
@@ -508,7 +505,7 @@ catch_error(Run *run)
 		error->sqlerrcode = ERRCODE_TASK_TIMEOUT;
 	}
 	error->context = context_cut(error->context, run->task);
-	run_abort();
+	run_abort(0);
 	MemoryContextSwitchTo(runs.context);
 	RESUME_INTERRUPTS();
 	return error;
@@ -565,7 +562,9 @@ execute_try(Run *run)
 		if (!run->begun)
 			show_event(run->task, EVENT_STARTED, run->task->due, run->started);
 		run->begun = true;
-		run_request(run);
+		run->first_transaction = COMPAT_LOCAL_XID;
+		run_request(&run->request, run->given.input, &run->result, runs.context);
+		note_commits(run);
 		commit_success(run);
 		return;
 	}
@@ -590,8 +589,8 @@ try_run(Run *run)
 	response_begin(&run->response, run->task);
 	run->request = (Request){.response = &run->response, .wants_block = !run->no_block};
 	run->first_transaction = 0;
-	run->committed = run->block_ends = run->not_begun = run->goes_on = run->yields = false;
-	run->done = NULL;
+	run->result = (TaskResult){0};
+	run->committed = run->block_ends = run->not_begun = run->is_done = run->yields = false;
 	run_start_timer(MyExecutor->taken_at, show_timeout(run->task));
 	run_allow_cancel(true);
 	if (task_same_run(runs.cancel_again, run->task->run))
@@ -676,10 +675,10 @@ leave_failure_to_scheduler(const ErrorData *error)
 static RunEnd
 yield_run(const Run *run)
 {
-	if (run->done)
+	if (run->is_done)
 	{
 		log_yield("It is done, and that is written when the lock is released.");
-		slot_set_failure(ERRCODE_SUCCESSFUL_COMPLETION, run->done, TASK_LEFT_DONE);
+		slot_set_failure(ERRCODE_SUCCESSFUL_COMPLETION, run->result.response, TASK_LEFT_DONE);
 	}
 	else
 	{

@@ -7,6 +7,9 @@
 
 #include "postgres.h"
 
+#include "utils/jsonb.h"
+
+#include "executor/request.h"
 #include "shared/shared.h"
 
 /* How a run has ended, and what the process has to do. */
@@ -24,11 +27,11 @@ extern RunEnd run_task(const SharedTask *task, bool *clean);
 /* For batch.c. */
 extern void run_start_timer(MonoTime started, int64 limit);
 extern void run_stop_timer(void);
-extern bool run_timed_out(void);
 extern void run_allow_cancel(bool allow);
-extern void run_keep_cancel(TaskRun run);
-extern void run_reset_process(void);
-extern void run_abort(void);
+extern void
+run_request(Request *request, const Jsonb *input, TaskResult *result, MemoryContext memory);
+extern void run_reset_process(const SharedTask *again);
+extern void run_abort(int level);
 extern bool run_clean_up(void);
 
 #endif /* PG_TASK_RUN_H */

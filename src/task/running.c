@@ -65,22 +65,19 @@ running_begin(MemoryContext context, const Jsonb *input)
 	running.again = NULL;
 }
 
-/*
- * The request has ended, or has failed.  Has it asked to be run again?  If so, sets when, and with
- * which input.
+/* The request has ended; the result says whether it has asked to be run again.  NULL: it has
+ * failed.
  */
-bool
-running_end(TimestampTz *at, const Jsonb **input)
+void
+running_end(TaskResult *result)
 {
-	bool asked = running.again != NULL;
-
-	if (asked)
+	if (result && running.again)
 	{
-		*at = running.again->at;
-		*input = running.again->input;
+		result->goes_on = true;
+		result->next = running.again->at;
+		result->input = (const struct varlena *) running.again->input;
 	}
 	memset(&running, 0, sizeof(running));
-	return asked;
 }
 
 /* The input of the running task; NULL for NULL, and outside of a task. */

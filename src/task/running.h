@@ -10,8 +10,10 @@
 #include "utils/jsonb.h"
 #include "utils/timestamp.h"
 
+#include "shared/task.h"
+
 extern void running_begin(MemoryContext context, const Jsonb *input);
-extern bool running_end(TimestampTz *at, const Jsonb **input);
+extern void running_end(TaskResult *result);
 extern const Jsonb *running_input(void);
 extern bool running_ask_again(TimestampTz at, const Jsonb *input);
 
