@@ -32,7 +32,7 @@
 #include "shared/crash.h"
 #include "shared/shared.h"
 #include "shared/waiters.h"
-#include "supervisor/supervisor.h"
+#include "shared/worker.h"
 #include "task/owner_code.h"
 #include "task/roles.h"
 #include "task/running.h"
@@ -187,5 +187,5 @@ _PG_init(void)
 	ExecutorStart_hook = start_plan;
 	named_table_define();
 	owner_code_define();
-	supervisor_register();
+	worker_register_supervisor();
 }

@@ -38,9 +38,6 @@
 #include "shared/waiters.h"
 #include "task/home.h"
 
-/* How long a command waits for the scheduler and the idle executors to exit (ms). */
-#define VACATE_MS 5000
-
 /*
  * What commands of this transaction have done.  Static, because it collects from all of them; the
  * end of the transaction clears it.
@@ -304,7 +301,6 @@ commands_process(ProcessUtility_hook_type next, PlannedStmt *pstmt, const char *
 		PG_TRY();
 		{
 			hold_take(database);
-			hold_wait(database, VACATE_MS);
 			next(pstmt, query, read_only_tree, context, params, environment, destination,
 				 completion);
 		}

@@ -24,6 +24,9 @@
 #include "shared/shared.h"
 #include "shared/slots.h"
 
+/* How long a command waits for the scheduler and the idle executors of a database to exit (ms). */
+#define VACATE_MS 5000
+
 /*
  * Return the entry of a database, or NULL; with InvalidOid, a free one.  The caller holds the
  * directory lock.
@@ -180,6 +183,7 @@ clear_database(Oid database)
 
 /*
  * Keep the processes of pg_task out of a database, until hold_release or until this process exits.
+ * Wait until none that runs no task is connected to it, but not for ever.
  *
  * Every process has one entry, so that no user can occupy all entries.  A transaction that renames
  * several databases holds the last one; its locks keep others out of the rest.
@@ -187,24 +191,9 @@ clear_database(Oid database)
 void
 hold_take(Oid database)
 {
-	Oid *hold = &Shared->holds[COMPAT_MY_PROC];
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	Shared->nholds += !OidIsValid(*hold);
-	*hold = database;
-	(void) clear_database(database);
-	LWLockRelease(Shared->directory);
-}
-
-/*
- * Wait until no process of pg_task that runs no task is connected to the database, but at most
- * "timeout" milliseconds.
- */
-void
-hold_wait(Oid database, int timeout)
-{
-	MonoTime end = clock_plus_ms(clock_mono(), timeout);
+	MonoTime end = clock_plus_ms(clock_mono(), VACATE_MS);
 	uint32 wait_event = COMPAT_WAIT_EVENT("PgTaskDatabaseRelease");
+	Oid *hold = &Shared->holds[COMPAT_MY_PROC];
 
 	ConditionVariablePrepareToSleep(&Shared->vacated);
 	for (;;)
@@ -212,8 +201,10 @@ hold_wait(Oid database, int timeout)
 		long left = clock_ms_until(clock_mono(), end);
 		bool occupied;
 
-		/* ask again: a process may have attached since the last time */
 		LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+		Shared->nholds += !OidIsValid(*hold);
+		*hold = database;
+		/* each time: a process may have attached since the last one */
 		occupied = clear_database(database);
 		LWLockRelease(Shared->directory);
 		if (!occupied || left <= 0)

@@ -445,7 +445,6 @@ extern bool shared_scheduler_has_events(SharedScheduler *me, int events);
 /* Databases that a command needs for itself. */
 extern bool shared_database_is_held(Oid database);
 extern void hold_take(Oid database);
-extern void hold_wait(Oid database, int timeout);
 extern void hold_release(void);
 
 

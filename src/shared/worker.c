@@ -25,8 +25,8 @@
 #define PORT_SIZE (2 * sizeof(Port) + 1024)
 
 /* Fill in the description of a background worker of a kind, such as "scheduler". */
-void
-worker_describe(BackgroundWorker *worker, const char *kind)
+static void
+describe_worker(BackgroundWorker *worker, const char *kind)
 {
 	memset(worker, 0, sizeof(BackgroundWorker));
 	snprintf(worker->bgw_name, BGW_MAXLEN, "pg_task %s", kind);
@@ -36,6 +36,18 @@ worker_describe(BackgroundWorker *worker, const char *kind)
 	worker->bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
 	worker->bgw_start_time = BgWorkerStart_RecoveryFinished;
 	worker->bgw_restart_time = BGW_NEVER_RESTART;
+}
+
+/* The postmaster, when it loads the library: it starts the supervisor, and again when that exits.
+ */
+void
+worker_register_supervisor(void)
+{
+	BackgroundWorker worker;
+
+	describe_worker(&worker, "supervisor");
+	worker.bgw_restart_time = 1;
+	RegisterBackgroundWorker(&worker);
 }
 
 /*
@@ -51,7 +63,7 @@ worker_start(const char *kind, const char *database, const char *role, int slot,
 	BackgroundWorkerHandle *handle;
 	BackgroundWorker worker;
 
-	worker_describe(&worker, kind);
+	describe_worker(&worker, kind);
 	snprintf(worker.bgw_name, BGW_MAXLEN, "pg_task %s %s%s%s", kind, database, role ? " " : "",
 			 role ? role : "");
 	worker.bgw_main_arg = Int32GetDatum(slot);

@@ -11,7 +11,7 @@
 
 #include "shared/shared.h"
 
-extern void worker_describe(BackgroundWorker *worker, const char *kind);
+extern void worker_register_supervisor(void); /* for pg_task.c */
 extern BackgroundWorkerHandle *
 worker_start(const char *kind, const char *database, const char *role, int slot, uint32 generation);
 extern int worker_slot(Datum arg, uint32 *generation);

@@ -49,7 +49,6 @@
 #include "shared/shared.h"
 #include "shared/slots.h"
 #include "shared/worker.h"
-#include "supervisor/supervisor.h"
 
 PGDLLEXPORT void pg_task_supervisor_main(Datum arg);
 
@@ -181,16 +180,6 @@ typedef struct SupervisorProcess
 } SupervisorProcess;
 
 static SupervisorProcess MySupervisor;
-
-void
-supervisor_register(void)
-{
-	BackgroundWorker worker;
-
-	worker_describe(&worker, "supervisor");
-	worker.bgw_restart_time = 1;
-	RegisterBackgroundWorker(&worker);
-}
 
 /*
  * The scheduler of this database has ended: compute when the next one may start.  If it has found
