@@ -304,15 +304,7 @@ check_timezone(char **newval, void **extra pg_attribute_unused(),
 	return false;
 }
 
-/*
- * Parse a list of library names, as in session_preload_libraries.  Returns false on a syntax error.
- */
-static bool
-parse_libraries(const char *text, List **names)
-{
-	return SplitDirectoriesString(pstrdup(text), ',', names);
-}
-
+/* A list of library names, as in session_preload_libraries. */
 static bool
 check_libraries(char **newval, void **extra pg_attribute_unused(),
 				GucSource source pg_attribute_unused())
@@ -320,7 +312,7 @@ check_libraries(char **newval, void **extra pg_attribute_unused(),
 	List *names;
 	ListCell *cell;
 
-	if (!parse_libraries(*newval, &names))
+	if (!SplitDirectoriesString(pstrdup(*newval), ',', &names))
 	{
 		GUC_check_errdetail("The value must be a list of library names.");
 		return false;
@@ -366,9 +358,9 @@ check_source_of_int(int *newval pg_attribute_unused(), void **extra pg_attribute
 
 /* Check a name of the place of the table, and keep with it where it was set. */
 static bool
-check_location(const char *value, void **extra, GucSource source)
+check_location(char **newval, void **extra, GucSource source)
 {
-	if (strlen(value) >= NAMEDATALEN)
+	if (strlen(*newval) >= NAMEDATALEN)
 	{
 		GUC_check_errdetail("A name is at most %d bytes long.", NAMEDATALEN - 1);
 		return false;
@@ -382,16 +374,10 @@ check_location(const char *value, void **extra, GucSource source)
 }
 
 static bool
-check_schema_name(char **newval, void **extra, GucSource source)
-{
-	return check_location(*newval, extra, source);
-}
-
-static bool
 check_table_name(char **newval, void **extra, GucSource source)
 {
 	if (**newval != '\0')
-		return check_location(*newval, extra, source);
+		return check_location(newval, extra, source);
 	GUC_check_errdetail("The name of the task table must not be empty.");
 	return false;
 }
@@ -601,15 +587,15 @@ define_names(void)
 	DefineCustomStringVariable("pg_task.schema_name", "Sets the schema of the task table.",
 							   "Empty means the default creation schema of the role.  The schema is"
 							   " created if it does not exist.",
-							   &variables.names[SCHEMA_NAME], "", PGC_USERSET, 0, check_schema_name,
+							   &variables.names[SCHEMA_NAME], "", PGC_USERSET, 0, check_location,
 							   assign_schema_name, show_schema_name);
 	DefineCustomStringVariable("pg_task.table_name", "Sets the name of the task table.",
 							   "The table is created if it does not exist.",
 							   &variables.names[TABLE_NAME], "task", PGC_USERSET, 0,
 							   check_table_name, assign_table_name, show_table_name);
 	DefineCustomStringVariable("pg_task.schema", "Older name of \"pg_task.schema_name\".", NULL,
-							   &variables.names[SCHEMA_OLDER], "", PGC_USERSET, 0,
-							   check_schema_name, assign_older_schema_name, show_schema_name);
+							   &variables.names[SCHEMA_OLDER], "", PGC_USERSET, 0, check_location,
+							   assign_older_schema_name, show_schema_name);
 	DefineCustomStringVariable("pg_task.table", "Older name of \"pg_task.table_name\".", NULL,
 							   &variables.names[TABLE_OLDER], "task", PGC_USERSET, 0,
 							   check_table_name, assign_older_table_name, show_table_name);
@@ -850,7 +836,7 @@ settings_keeps_library(const char *file)
 	ListCell *cell;
 	bool keeps = false;
 
-	if (!parse_libraries(variables.keep_libraries, &names))
+	if (!SplitDirectoriesString(pstrdup(variables.keep_libraries), ',', &names))
 		return false;
 	foreach(cell, names)
 	{

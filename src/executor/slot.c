@@ -11,11 +11,6 @@
  */
 #include "postgres.h"
 
-/* Without these, libpq-be.h needs headers of libraries that need not be installed. */
-#undef ENABLE_GSS
-#undef USE_OPENSSL
-#undef USE_SSL
-#include "libpq/libpq-be.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
@@ -26,6 +21,7 @@
 #include "executor/slot.h"
 #include "settings.h"
 #include "shared/clock.h"
+#include "shared/worker.h"
 
 /*
  * Record how the running task has ended, because this process exits: the scheduler writes that
@@ -241,8 +237,7 @@ format_line(const SharedTask *task, char *line)
 	snprintf(line, LINE_MAX_BYTES,
 			 "pg_task " INT64_FORMAT
 			 " of queue \"%s\" in database \"%s\" as role \"%s\", attempt %d",
-			 task->run.id, task->queue, MyProcPort->database_name, MyProcPort->user_name,
-			 task->run.attempt);
+			 task->run.id, task->queue, port_database(), task->role_name, task->run.attempt);
 	return line;
 }
 

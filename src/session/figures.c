@@ -231,7 +231,7 @@ pg_stat_task(PG_FUNCTION_ARGS)
 	int i;
 	int j;
 
-	for (i = 0; Statistics && statistics_read(i, &record); i++)
+	for (i = 0; Shared && statistics_read(i, &record); i++)
 	{
 		ResultRow row;
 
@@ -260,7 +260,7 @@ pg_stat_task_reset(PG_FUNCTION_ARGS)
 
 	if (!PG_ARGISNULL(0))
 		database = get_database_oid(NameStr(*PG_GETARG_NAME(0)), false);
-	if (Statistics)
+	if (Shared)
 		statistics_reset(PG_ARGISNULL(0) ? NULL : &database,
 						 PG_ARGISNULL(1) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(1)));
 	PG_RETURN_VOID();

@@ -27,6 +27,7 @@
 
 #include "compat.h"
 #include "session/pending.h"
+#include "settings.h"
 #include "shared/shared.h"
 #include "shared/statistics.h"
 #include "shared/waiters.h"
@@ -233,7 +234,7 @@ find_counts(const text *queue)
 	if (pending.others == NULL)
 		pending.others =
 			hash_create("pg_task counts", 16, &ctl, HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
-	if (hash_get_num_entries(pending.others) >= Statistics->size)
+	if (hash_get_num_entries(pending.others) > Settings.stat_max)
 		return hash_search(pending.others, name, HASH_FIND, NULL);
 	counts = hash_search(pending.others, name, HASH_ENTER, &found);
 	if (!found)

@@ -24,7 +24,17 @@
 #include "settings.h"
 #include "shared/statistics.h"
 
-StatTable *Statistics = NULL;
+/*
+ * The records, in shared memory, in no order.  All is guarded by the lock, in exclusive mode.  The
+ * first one is for the queues that came when all others were in use.
+ */
+static struct StatTable
+{
+	LWLock *lock;
+	int count;		/* in use */
+	uint32 *hashes; /* of the keys of the records */
+	StatRecord *records;
+} * table;
 
 /* What this process has counted and not added yet, all for one queue. */
 static struct
@@ -44,7 +54,7 @@ table_size(void)
 Size
 statistics_size(void)
 {
-	Size size = MAXALIGN(sizeof(StatTable));
+	Size size = MAXALIGN(sizeof(struct StatTable));
 
 	size = add_size(size, mul_size(table_size(), sizeof(StatRecord)));
 	return add_size(size, mul_size(table_size(), sizeof(uint32)));
@@ -54,12 +64,11 @@ statistics_size(void)
 void
 statistics_create(void *memory, LWLock *lock)
 {
-	Statistics = memory;
-	Statistics->lock = lock;
-	Statistics->size = table_size();
-	Statistics->count = 1;
-	Statistics->records = (StatRecord *) ((char *) memory + MAXALIGN(sizeof(StatTable)));
-	Statistics->hashes = (uint32 *) &Statistics->records[Statistics->size];
+	table = memory;
+	table->lock = lock;
+	table->count = 1;
+	table->records = (StatRecord *) ((char *) memory + MAXALIGN(sizeof(struct StatTable)));
+	table->hashes = (uint32 *) &table->records[table_size()];
 }
 
 /*
@@ -74,19 +83,19 @@ get_record(const char *queue)
 	StatRecord *record;
 	int i;
 
-	Assert(LWLockHeldByMeInMode(Statistics->lock, LW_EXCLUSIVE));
-	for (i = 1; i < Statistics->count; i++)
+	Assert(LWLockHeldByMeInMode(table->lock, LW_EXCLUSIVE));
+	for (i = 1; i < table->count; i++)
 	{
-		record = &Statistics->records[i];
-		if (Statistics->hashes[i] == hash && record->database == MyDatabaseId &&
+		record = &table->records[i];
+		if (table->hashes[i] == hash && record->database == MyDatabaseId &&
 			strcmp(record->queue, queue) == 0)
 			return record;
 	}
-	record = &Statistics->records[0];
-	if (i < Statistics->size)
+	record = &table->records[0];
+	if (i < table_size())
 	{
-		Statistics->hashes[i] = hash;
-		record = &Statistics->records[Statistics->count++];
+		table->hashes[i] = hash;
+		record = &table->records[table->count++];
 		memset(record, 0, sizeof(StatRecord));
 		record->database = MyDatabaseId;
 		strlcpy(record->queue, queue, sizeof(record->queue));
@@ -124,13 +133,13 @@ statistics_flush(void)
 
 	if (!local.counted)
 		return;
-	LWLockAcquire(Statistics->lock, LW_EXCLUSIVE);
+	LWLockAcquire(table->lock, LW_EXCLUSIVE);
 	sum = &get_record(local.queue)->counts;
 	for (i = 0; i < STAT_COUNTERS; i++)
 		sum->counters[i] += local.counts.counters[i];
 	add_times(&sum->wait, &local.counts.wait);
 	add_times(&sum->run, &local.counts.run);
-	LWLockRelease(Statistics->lock);
+	LWLockRelease(table->lock);
 	local.counted = false;
 }
 
@@ -181,11 +190,11 @@ statistics_read(int number, StatRecord *record)
 {
 	bool found;
 
-	LWLockAcquire(Statistics->lock, LW_EXCLUSIVE);
-	found = number < Statistics->count;
+	LWLockAcquire(table->lock, LW_EXCLUSIVE);
+	found = number < table->count;
 	if (found)
-		*record = Statistics->records[number];
-	LWLockRelease(Statistics->lock);
+		*record = table->records[number];
+	LWLockRelease(table->lock);
 	return found;
 }
 
@@ -198,20 +207,20 @@ statistics_reset(const Oid *database, const char *queue)
 {
 	int i;
 
-	LWLockAcquire(Statistics->lock, LW_EXCLUSIVE);
-	for (i = Statistics->count - 1; i > 0; i--)
+	LWLockAcquire(table->lock, LW_EXCLUSIVE);
+	for (i = table->count - 1; i > 0; i--)
 	{
-		const StatRecord *record = &Statistics->records[i];
+		const StatRecord *record = &table->records[i];
 
 		if ((database && record->database != *database) ||
 			(queue && strcmp(record->queue, queue) != 0))
 			continue;
 		/* the last one takes its place */
-		Statistics->count--;
-		Statistics->hashes[i] = Statistics->hashes[Statistics->count];
-		Statistics->records[i] = Statistics->records[Statistics->count];
+		table->count--;
+		table->hashes[i] = table->hashes[table->count];
+		table->records[i] = table->records[table->count];
 	}
 	if (database == NULL && queue == NULL)
-		memset(&Statistics->records[0], 0, sizeof(StatRecord));
-	LWLockRelease(Statistics->lock);
+		memset(&table->records[0], 0, sizeof(StatRecord));
+	LWLockRelease(table->lock);
 }

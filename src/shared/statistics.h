@@ -56,22 +56,6 @@ typedef struct StatRecord
 	char queue[TASK_QUEUE_MAX + 1];
 } StatRecord;
 
-/*
- * The records, in shared memory, in no order.  All is guarded by the lock, in exclusive mode.  The
- * first one is for the queues that came when all others were in use.
- */
-typedef struct StatTable
-{
-	LWLock *lock;
-	int size;		/* never changes, as the pointers */
-	int count;		/* in use */
-	uint32 *hashes; /* of the keys of the records */
-	StatRecord *records;
-} StatTable;
-
-/* NULL if the library was not preloaded. */
-extern StatTable *Statistics;
-
 extern Size statistics_size(void);
 extern void statistics_create(void *memory, LWLock *lock);
 extern int statistics_clip(const char *queue, Size length);
