@@ -80,15 +80,26 @@ lock_table(const SharedTask *task, bool committed, LOCKMODE mode)
 }
 
 /*
- * While this process acts as the owner: code of the owner's that comes without conflicting with our
- * locks is refused when it is called, with the errors of lock_table.
+ * Lock the table, and act as its owner.  Meanwhile, code of the owner's that comes without
+ * conflicting with our locks is refused when it is called, with the errors of lock_table.
  */
 static void
-bar_code(const SharedTask *task, bool committed)
+begin_acting(const SharedTask *task, bool committed, LOCKMODE mode, OwnerScope *scope)
 {
+	lock_table(task, committed, mode);
+	owner_become(table->owner, scope);
 	if (!task->trusted)
 		(void) owner_code_bar(committed ? ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION
 										: ERRCODE_TABLE_CHANGED);
+	PushActiveSnapshot(GetTransactionSnapshot());
+}
+
+static void
+end_acting(const OwnerScope *scope)
+{
+	PopActiveSnapshot();
+	(void) owner_code_bar(0);
+	owner_return(scope);
 }
 
 /*
@@ -103,14 +114,9 @@ write_back_read_request(const SharedTask *task, bool committed, RowRequest *requ
 	bool found;
 
 	Assert(IsTransactionState() && !owner_acts());
-	lock_table(task, committed, AccessShareLock);
-	owner_become(table->owner, &scope);
-	bar_code(task, committed);
-	PushActiveSnapshot(GetTransactionSnapshot());
+	begin_acting(task, committed, AccessShareLock, &scope);
 	found = row_request(table, task->run, request);
-	PopActiveSnapshot();
-	(void) owner_code_bar(0);
-	owner_return(&scope);
+	end_acting(&scope);
 	return found;
 }
 
@@ -135,18 +141,13 @@ begin_writing(const SharedTask *task, bool committed, Writing *writing)
 								 true, 0, false);
 	compat_stop_transaction_timeout();
 	/* from here on nobody adds a trigger that the write would fire */
-	lock_table(task, committed, RowExclusiveLock);
-	owner_become(table->owner, &writing->scope);
-	bar_code(task, committed);
-	PushActiveSnapshot(GetTransactionSnapshot());
+	begin_acting(task, committed, RowExclusiveLock, &writing->scope);
 }
 
 static void
 end_writing(const Writing *writing)
 {
-	PopActiveSnapshot();
-	(void) owner_code_bar(0);
-	owner_return(&writing->scope);
+	end_acting(&writing->scope);
 	XactReadOnly = writing->read_only;
 }
 

@@ -313,7 +313,7 @@ subtest 'the places that act as somebody else' => sub {
 	# scheduler, which runs no code of tenants, and of whoever has the rights of the owner; its
 	# statements run no code of anybody (created_tables.pl).
 	is(join("\n", sort keys %places), join("\n", sort
-		'executor/write_back.c begin_writing', 'executor/write_back.c write_back_read_request',
+		'executor/write_back.c begin_acting',
 		'scheduler/work.c work_begin', 'session/trigger_row.c read_sequence',
 		'session/after.c mark_waiting', 'session/table_access.c become_user',
 		'task/create.c may_find', 'task/create.c create_tables',
