@@ -179,46 +179,25 @@
 #define COMPAT_WORKER_FLAGS 0
 #endif
 
-/* May "member" SET ROLE to "role"?  From 16 on there is a separate privilege for it. */
-static inline bool
-compat_may_become(Oid member, Oid role)
-{
+/*
+ * May "member" SET ROLE to "role"?  From 16 on there is a separate privilege for it.  Does a role
+ * own a database, may it connect to it, and create something in a schema?
+ */
 #if PG_VERSION_NUM >= 160000
-	return member_can_set_role(member, role);
+#define compat_may_become(member, role) member_can_set_role(member, role)
+#define compat_owns_database(database, role) object_ownercheck(DatabaseRelationId, database, role)
+#define compat_may_connect(database, role) \
+	(object_aclcheck(DatabaseRelationId, database, role, ACL_CONNECT) == ACLCHECK_OK)
+#define compat_may_create_in(schema, role) \
+	(object_aclcheck(NamespaceRelationId, schema, role, ACL_CREATE) == ACLCHECK_OK)
 #else
-	return is_member_of_role(member, role);
+#define compat_may_become(member, role) is_member_of_role(member, role)
+#define compat_owns_database(database, role) pg_database_ownercheck(database, role)
+#define compat_may_connect(database, role) \
+	(pg_database_aclcheck(database, role, ACL_CONNECT) == ACLCHECK_OK)
+#define compat_may_create_in(schema, role) \
+	(pg_namespace_aclcheck(schema, role, ACL_CREATE) == ACLCHECK_OK)
 #endif
-}
-
-static inline bool
-compat_owns_database(Oid database, Oid role)
-{
-#if PG_VERSION_NUM >= 160000
-	return object_ownercheck(DatabaseRelationId, database, role);
-#else
-	return pg_database_ownercheck(database, role);
-#endif
-}
-
-static inline bool
-compat_may_connect(Oid database, Oid role)
-{
-#if PG_VERSION_NUM >= 160000
-	return object_aclcheck(DatabaseRelationId, database, role, ACL_CONNECT) == ACLCHECK_OK;
-#else
-	return pg_database_aclcheck(database, role, ACL_CONNECT) == ACLCHECK_OK;
-#endif
-}
-
-static inline bool
-compat_may_create_in(Oid schema, Oid role)
-{
-#if PG_VERSION_NUM >= 160000
-	return object_aclcheck(NamespaceRelationId, schema, role, ACL_CREATE) == ACLCHECK_OK;
-#else
-	return pg_namespace_aclcheck(schema, role, ACL_CREATE) == ACLCHECK_OK;
-#endif
-}
 
 /* Does this process hold a lock on the relation, in whichever mode?  For assertions. */
 static inline bool
