@@ -18,7 +18,6 @@
 #include "scheduler/role_line.h"
 #include "scheduler/work.h"
 #include "shared/arbiter.h"
-#include "shared/report.h"
 #include "shared/worker.h"
 
 /* Minimum time before an executor is retired in favour of another role (ms). */
@@ -27,19 +26,8 @@
 /* Retry interval while RegisterDynamicBackgroundWorker fails (ms). */
 #define WORKER_RETRY_MS 100
 
-/*
- * That failure is logged if it lasts for this time (ms).  The worker slot of a process that has
- * ended becomes free a little later.
- */
-#define NO_WORKER_MS 1000
-#define NO_WORKER "worker slot"
-
-/* A lack of worker slots.  Static, because it lasts longer than a round. */
-static struct
-{
-	MonoTime until; /* no attempt before this */
-	Reports reports;
-} shortage;
+/* Worker slots lack: no attempt before this.  Static, because it lasts longer than a round. */
+static MonoTime shortage_until;
 
 /* The last round had roles that are to ask again soon: see DemandAnswer. */
 static bool ask_again;
@@ -125,20 +113,6 @@ demand_yield(void)
 		pool_retire(victim);
 }
 
-/* No worker slot is free: log that once, if it lasts. */
-static void
-report_no_worker(void)
-{
-	if (!report_due(&shortage.reports, NO_WORKER, NO_WORKER_MS))
-		return;
-	ereport(LOG,
-			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-			 errmsg("no background worker slot is free for an executor of database \"%s\"",
-					MyScheduler->database),
-			 errdetail("Its tasks wait."),
-			 errhint("Increase \"max_worker_processes\", or lower \"pg_task.max_executors\".")));
-}
-
 /* Start one more executor. */
 static ArbiterAnswer
 start_executor(const Role *role, GroupRole *asks, MonoTime now)
@@ -156,11 +130,10 @@ start_executor(const Role *role, GroupRole *asks, MonoTime now)
 	{
 		pool_remove(executor);
 		arbiter_evict(MyScheduler->slot->database, role->oid);
-		shortage.until = clock_plus_ms(now, WORKER_RETRY_MS);
-		report_no_worker();
+		shortage_until = clock_plus_ms(now, WORKER_RETRY_MS);
+		worker_report_none("an executor", MyScheduler->database);
 		return ARBITER_REFUSED;
 	}
-	report_end(&shortage.reports, NO_WORKER);
 	asks->since = now;
 	return ARBITER_RESERVED;
 }
@@ -218,7 +191,7 @@ demand_executors(const Role *role, GroupRole *asks, int tasks, double average, M
 			retire_for_role(role, has, now);
 			return DEMAND_FULL;
 		}
-		if (clock_is_before(now, shortage.until))
+		if (clock_is_before(now, shortage_until))
 			return DEMAND_REFUSED;
 		switch (start_executor(role, asks, now))
 		{
@@ -249,8 +222,8 @@ demand_until(MonoTime now)
 {
 	MonoTime until = role_line_read(now).until;
 
-	if (clock_is_before(now, shortage.until))
-		until = clock_min(until, shortage.until);
+	if (clock_is_before(now, shortage_until))
+		until = clock_min(until, shortage_until);
 	if (MyScheduler->slot->wants || ask_again)
 		until = clock_min(until, clock_plus_ms(now, SLICE_MS));
 	return clock_max(until, clock_plus_ms(now, 1));

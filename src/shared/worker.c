@@ -19,7 +19,17 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
+#include "shared/report.h"
 #include "shared/worker.h"
+
+/*
+ * A lack of worker slots is logged if it lasts for this time (ms): that of a process that has ended
+ * becomes free a little later.
+ */
+#define NO_WORKER_MS 1000
+
+/* That lack.  Static, because it lasts longer than an attempt. */
+static Reports missing;
 
 /* More than the server's Port can be, with the fields that are left out here. */
 #define PORT_SIZE (2 * sizeof(Port) + 1024)
@@ -69,10 +79,26 @@ worker_start(const char *kind, const char *database, const char *role, int slot,
 	worker.bgw_main_arg = Int32GetDatum(slot);
 	memcpy(worker.bgw_extra, &generation, sizeof(generation));
 	worker.bgw_notify_pid = MyProcPid;
-	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
+	if (RegisterDynamicBackgroundWorker(&worker, &handle))
+		report_end(&missing, NULL);
+	else
 		handle = NULL;
 	MemoryContextSwitchTo(old);
 	return handle;
+}
+
+/* No worker slot is free for a process of this database: log that once, if it lasts. */
+void
+worker_report_none(const char *process, const char *database)
+{
+	if (!report_due(&missing, "", NO_WORKER_MS))
+		return;
+	ereport(
+		LOG,
+		(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+		 errmsg("no background worker slot is free for %s of database \"%s\"", process, database),
+		 errdetail("Its tasks wait."),
+		 errhint("Increase \"max_worker_processes\", or lower \"pg_task.max_executors\".")));
 }
 
 /*

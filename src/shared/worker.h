@@ -14,6 +14,7 @@
 extern void worker_register_supervisor(void); /* for pg_task.c */
 extern BackgroundWorkerHandle *
 worker_start(const char *kind, const char *database, const char *role, int slot, uint32 generation);
+extern void worker_report_none(const char *process, const char *database);
 extern int worker_slot(Datum arg, uint32 *generation);
 
 /* For every process that runs users' functions: executors and schedulers. */

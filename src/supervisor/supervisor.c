@@ -90,12 +90,6 @@ PGDLLEXPORT void pg_task_supervisor_main(Datum arg);
 #define NO_WORKER_RETRY_MS 100
 
 /*
- * That failure is logged if it lasts for this time (ms).  The worker slot of a process that has
- * ended becomes free a little later.
- */
-#define NO_WORKER_MS 1000
-
-/*
  * Schedulers that start at once, so that the start of a server with very many databases leaves it
  * time for its users.  One that takes longer than this to prepare its table does not count (ms).
  */
@@ -124,9 +118,6 @@ PGDLLEXPORT void pg_task_supervisor_main(Datum arg);
 /* A scheduler is started this long before something is due: it has to connect and to look (ms). */
 #define AHEAD_MS 500
 
-/* What is missing, and is logged once while it is. */
-#define NO_WORKER "worker slot"
-
 /* What the catalogs say of a database that should have a scheduler. */
 typedef struct Wanted
 {
@@ -147,7 +138,7 @@ typedef struct DatabaseEntry
 	/* its scheduler */
 	SharedScheduler *slot; /* NULL: none was started, or it has ended */
 	uint32 generation;
-	BackgroundWorkerHandle *handle;
+	BackgroundWorkerHandle *handle; /* not NULL if "slot" is not */
 	MonoTime started;
 	MonoTime asked; /* when it was asked to exit to free its place; 0: it was not */
 
@@ -171,7 +162,6 @@ typedef struct SupervisorProcess
 	int visit;				/* shortest time between two visits (ms) */
 	MonoTime look;			/* what schedulers have found that were started earlier need not hold */
 	Reports unusable;		/* entries of pg_task.database that cannot be used */
-	Reports missing;		/* worker slots */
 
 	/* when the catalogs are read again at the latest, and what was known when they were read */
 	MonoTime read_again;
@@ -213,8 +203,7 @@ scheduler_ended(DatabaseEntry *entry, MonoTime now)
 	entry->left = now;
 	entry->asked = CLOCK_LONG_AGO;
 	entry->slot = NULL;
-	if (entry->handle)
-		pfree(entry->handle);
+	pfree(entry->handle);
 	entry->handle = NULL;
 	entry->visit = worked ? 0 : Min(Max(entry->visit * 2, MySupervisor.visit), VISIT_MAX_MS);
 	entry->retry = failed ? Min(Max(entry->retry * 2, RETRY_MS), VISIT_MAX_MS) : 0;
@@ -238,7 +227,7 @@ check_schedulers(MonoTime now)
 		ended =
 			entry->slot->state == SCHEDULER_FREE || entry->slot->generation != entry->generation;
 		LWLockRelease(Shared->directory);
-		if (!ended && entry->handle && GetBackgroundWorkerPid(entry->handle, &pid) == BGWH_STOPPED)
+		if (!ended && GetBackgroundWorkerPid(entry->handle, &pid) == BGWH_STOPPED)
 		{
 			scheduler_slot_withdraw(entry->slot, entry->generation);
 			ended = true;
@@ -267,17 +256,6 @@ report_held(const Wanted *wanted, int crashes)
 					 " superuser, or restart the server.")));
 }
 
-static DatabaseEntry *
-find_database(Oid database)
-{
-	ListCell *cell;
-
-	foreach(cell, MySupervisor.databases)
-		if (((DatabaseEntry *) lfirst(cell))->wanted.database == database)
-			return lfirst(cell);
-	return NULL;
-}
-
 /*
  * Note what the catalogs say of a wanted database.  If it has another owner, name or other
  * settings, or is another one with the same oid, its scheduler looks whether that concerns it.  One
@@ -288,8 +266,12 @@ check_database(const Wanted *wanted, MonoTime now)
 {
 	SharedDatabase *shared = shared_database_add(wanted->database);
 	uint32 settings = shared_settings_of_database(wanted->database);
-	DatabaseEntry *entry = find_database(wanted->database);
+	DatabaseEntry *entry = NULL;
+	ListCell *cell;
 
+	foreach(cell, MySupervisor.databases)
+		if (((DatabaseEntry *) lfirst(cell))->wanted.database == wanted->database)
+			entry = lfirst(cell);
 	if (entry == NULL)
 	{
 		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
@@ -563,7 +545,6 @@ start_scheduler(DatabaseEntry *entry, MonoTime now)
 						 : NULL;
 	if (entry->handle)
 	{
-		report_end(&MySupervisor.missing, NO_WORKER);
 		entry->slot = slot;
 		entry->generation = slot->generation;
 		entry->started = now;
@@ -577,13 +558,7 @@ start_scheduler(DatabaseEntry *entry, MonoTime now)
 	{
 		scheduler_slot_withdraw(slot, slot->generation);
 		arbiter_evict(InvalidOid, InvalidOid);
-		if (report_due(&MySupervisor.missing, NO_WORKER, NO_WORKER_MS))
-			ereport(
-				LOG,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("no background worker slot is free for the scheduler of database \"%s\"",
-						entry->wanted.name),
-				 errhint("Increase \"max_worker_processes\".")));
+		worker_report_none("the scheduler", entry->wanted.name);
 	}
 	return false;
 }
@@ -612,7 +587,7 @@ terminate_late_scheduler(DatabaseEntry *entry, MonoTime now)
 	else if (!OidIsValid(entry->slot->relid))
 		patience = LEAVE_PREPARING_MS;
 	end = clock_plus_ms(entry->asked, patience);
-	if (!clock_is_before(now, end) && entry->handle)
+	if (!clock_is_before(now, end))
 		TerminateBackgroundWorker(entry->handle);
 	else
 		wake_at(end);
