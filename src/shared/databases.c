@@ -81,7 +81,7 @@ shared_database_remove(Oid database)
 	entry = shared_database_find(database);
 	if (entry)
 		entry->database = InvalidOid;
-	(void) executor_slots_forget(database);
+	(void) executor_slots_leave(database, true);
 	LWLockRelease(Shared->directory);
 }
 
@@ -170,7 +170,7 @@ clear_database(Oid database)
 	Assert(LWLockHeldByMeInMode(Shared->directory, LW_EXCLUSIVE));
 	if (scheduler)
 		scheduler_slot_leave_locked(scheduler);
-	executor_slots_leave(database);
+	(void) executor_slots_leave(database, false);
 	for (i = 0; i < Shared->nexecutors; i++)
 	{
 		SharedExecutor *executor = &Shared->executors[i];

@@ -29,7 +29,7 @@
  *   any with a process   GONE      executor_slot_release      the same, with tasks in its ring
  *   GONE                 FREE      executor_slot_forget       scheduler, after it has reaped
  *   STARTING, LEAVING    FREE      executor_slot_forget       scheduler; no process has attached
- *   GONE                 FREE      executor_slots_forget      scheduler, supervisor
+ *   GONE                 FREE      executor_slots_leave       scheduler, supervisor
  *
  * A request to exit, or to forget, that finds another state comes too late and changes nothing.
  *
@@ -152,7 +152,7 @@ scheduler_slot_reserve(Oid database, Oid user)
 static void
 free_scheduler(SharedScheduler *slot)
 {
-	bool forgotten = executor_slots_forget(slot->database);
+	bool forgotten = executor_slots_leave(slot->database, true);
 
 	Assert(slot->state != SCHEDULER_FREE);
 	slot->asked = slot->state == SCHEDULER_LEAVING;
@@ -161,7 +161,6 @@ free_scheduler(SharedScheduler *slot)
 	/* what the scheduler has not taken */
 	if (forgotten || slot->events != 0 || slot->nhints > 0 || slot->watched.count > 0)
 		shared_database_mark(slot->database);
-	executor_slots_leave(slot->database);
 	slots_notify_vacated();
 	shared_wake(Shared->supervisor);
 }
@@ -360,12 +359,14 @@ executor_slot_leave(SharedExecutor *slot, uint32 generation)
 }
 
 /*
- * Ask the executors of a database to exit when their rings are empty.  The caller holds the
- * directory lock in exclusive mode.
+ * Ask the executors of a database to exit when their rings are empty.  "forget": no scheduler of
+ * the database will reap those that have exited with tasks in their rings, so free their slots.
+ * Returns whether there were any.  The caller holds the directory lock in exclusive mode.
  */
-void
-executor_slots_leave(Oid database)
+bool
+executor_slots_leave(Oid database, bool forget)
 {
+	bool forgotten = false;
 	int i;
 
 	for (i = 0; i < Shared->nexecutors; i++)
@@ -376,8 +377,14 @@ executor_slots_leave(Oid database)
 			continue;
 		LWLockAcquire(slot->lock, LW_EXCLUSIVE);
 		executor_slot_leave_locked(slot);
+		if (forget && slot->state == EXECUTOR_GONE)
+		{
+			set_executor_state(slot, EXECUTOR_FREE);
+			forgotten = true;
+		}
 		LWLockRelease(slot->lock);
 	}
+	return forgotten;
 }
 
 /*
@@ -441,31 +448,6 @@ executor_slot_forget(SharedExecutor *slot, uint32 generation)
 	LWLockRelease(slot->lock);
 	slots_notify_vacated();
 	LWLockRelease(Shared->directory);
-}
-
-/*
- * Free the slots of executors that have exited with tasks in their rings: no scheduler of this
- * database will reap them.  Returns whether there were any.  The caller holds the directory lock in
- * exclusive mode.
- */
-bool
-executor_slots_forget(Oid database)
-{
-	bool forgotten = false;
-	int i;
-
-	for (i = 0; i < Shared->nexecutors; i++)
-	{
-		SharedExecutor *slot = &Shared->executors[i];
-
-		if (slot->state != EXECUTOR_GONE || slot->database != database)
-			continue;
-		LWLockAcquire(slot->lock, LW_EXCLUSIVE);
-		set_executor_state(slot, EXECUTOR_FREE);
-		LWLockRelease(slot->lock);
-		forgotten = true;
-	}
-	return forgotten;
 }
 
 /* Return the slot of the executor of which this process is a parallel worker; NULL: of none. */

@@ -42,11 +42,10 @@ extern SharedExecutor *executor_slot_attach(int slot, uint32 generation);
 extern void executor_slot_connected(SharedExecutor *me);
 extern void executor_slot_leave(SharedExecutor *slot, uint32 generation);
 extern void executor_slot_leave_locked(SharedExecutor *slot);
-extern void executor_slots_leave(Oid database);
+extern bool executor_slots_leave(Oid database, bool forget);
 extern bool executor_slot_retire(SharedExecutor *me);
 extern void executor_slot_release(SharedExecutor *me);
 extern void executor_slot_forget(SharedExecutor *slot, uint32 generation);
-extern bool executor_slots_forget(Oid database);
 extern SharedExecutor *executor_slot_of_leader(void);
 extern bool executor_slot_own_task(int64 *id, TimestampTz *planned);
 

@@ -170,18 +170,10 @@ reserve_executor(bool locked)
 }
 
 static void
-leave_executors(void)
+leave_executors(bool forget)
 {
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	executor_slots_leave(DATABASE);
-	LWLockRelease(Shared->directory);
-}
-
-static void
-forget_executors(void)
-{
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	(void) executor_slots_forget(DATABASE);
+	(void) executor_slots_leave(DATABASE, forget);
 	LWLockRelease(Shared->directory);
 }
 
@@ -205,7 +197,7 @@ try_executor_edge(SharedExecutor *slot, const char *edge)
 	else if (strcmp(edge, "leave unlocked") == 0)
 		executor_slot_leave_locked(slot);
 	else if (strcmp(edge, "leave all") == 0)
-		leave_executors();
+		leave_executors(false);
 	else if (strcmp(edge, "retire") == 0)
 		(void) executor_slot_retire(slot);
 	else if (strcmp(edge, "release") == 0)
@@ -215,7 +207,7 @@ try_executor_edge(SharedExecutor *slot, const char *edge)
 	else if (strcmp(edge, "forget late") == 0)
 		executor_slot_forget(slot, 6);
 	else if (strcmp(edge, "forget all") == 0)
-		forget_executors();
+		leave_executors(true);
 	else
 		elog(ERROR, "no such edge: %s", edge);
 }

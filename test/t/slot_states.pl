@@ -72,7 +72,7 @@ check_edges('executor',
 	'release          -         -         -        -         FREE       FREE     FREE',
 	'forget           =         FREE      FREE     FREE      =          =        =',
 	'forget_late      =         =         =        =         =          =        =',
-	'forget_all       =         =         =        FREE      =          =        =');
+	'forget_all       =         LEAVING   =        FREE      LEAVING    LEAVING  =');
 
 check_edges('executor with tasks',
 	'edge             GONE      READY+   LEAVING+',
