@@ -3,8 +3,9 @@
  *		The settings of pg_task, with their check hooks: among them the list of databases, and the
  *		place of the task table of a database.  Time zones by name.
  *
- * This file knows names, units and ranges, and checks them.  It uses neither shared memory nor SPI,
- * looks nothing up in catalogs, and does not decide what a setting means for a running process.
+ * This file knows names, units and ranges, and checks them.  It uses no SPI, and shared memory only
+ * for the task of a parallel worker, looks nothing up in catalogs, and does not decide what a
+ * setting means for a running process.
  */
 #include "postgres.h"
 
@@ -13,7 +14,6 @@
 #include "access/parallel.h"
 #include "access/xact.h"
 #include "lib/stringinfo.h"
-#include "nodes/memnodes.h"
 #include "parser/scansup.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -24,9 +24,6 @@
 #include "settings.h"
 #include "shared/slots.h"
 #include "shared/task.h"
-
-/* More than all zones of the tz database need, at 24 kB each. */
-#define ZONES_MAX ((Size) 32 * 1024 * 1024)
 
 #define PERIOD_MAX (24 * 60 * 60 * 1000)
 
@@ -848,19 +845,4 @@ settings_keeps_library(const char *file)
 	}
 	list_free_deep(names);
 	return keeps;
-}
-
-/*
- * Do the zones that this process has loaded take too much memory?  The server keeps each until the
- * process exits, and a user can name any number of them: "A1", "A1:01", ...
- */
-bool
-zones_fill_memory(void)
-{
-	MemoryContext context = TopMemoryContext->firstchild;
-
-	for (; context; context = context->nextchild)
-		if (context->ident && strcmp(context->ident, "Timezones") == 0)
-			return MemoryContextMemAllocated(context, true) > ZONES_MAX;
-	return false;
 }

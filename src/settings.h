@@ -115,6 +115,5 @@ extern bool settings_keeps_library(const char *file);
 extern Location location_of(const char *database);
 extern const Target *targets_find(const List *targets, const char *database);
 extern pg_tz *zone_find(const char *name);
-extern bool zones_fill_memory(void);
 
 #endif /* PG_TASK_SETTINGS_H */

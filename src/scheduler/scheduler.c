@@ -21,17 +21,16 @@
 
 #include "access/xact.h"
 #include "catalog/pg_type.h"
-#include "commands/dbcommands.h"
 #include "executor/spi.h"
 #include "libpq/pqsignal.h"
 #include "miscadmin.h"
+#include "nodes/memnodes.h"
 #include "pgstat.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "tcop/tcopprot.h"
 #include "utils/builtins.h"
-#include "utils/lsyscache.h" /* get_database_name, from 19 on */
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -70,6 +69,9 @@ PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 
 /* What is due within this time ends the sleep by a timer (ms). */
 #define WAKE_TIMER_MS 2000
+
+/* More than all zones of the tz database need, at 24 kB each. */
+#define ZONES_MAX ((Size) 32 * 1024 * 1024)
 
 /*
  * After a write has waited in vain for a row lock, there is none for this time (ms): these waits
@@ -649,6 +651,21 @@ run_guarded_iteration(void)
 	figure_set(FIGURE_HELD, refused_count() + scan_count_suspects() + orphans_count());
 }
 
+/*
+ * Do the zones that this process has loaded take too much memory?  The server keeps each until the
+ * process exits, and a user can name any number of them: "A1", "A1:01", ...
+ */
+static bool
+zones_fill_memory(void)
+{
+	MemoryContext context = TopMemoryContext->firstchild;
+
+	for (; context; context = context->nextchild)
+		if (context->ident && strcmp(context->ident, "Timezones") == 0)
+			return MemoryContextMemAllocated(context, true) > ZONES_MAX;
+	return false;
+}
+
 /* Must this process exit?  If its memory is full of zones, it is started again. */
 static bool
 must_exit(void)
@@ -763,9 +780,8 @@ connect_to_database(void)
 	BackgroundWorkerInitializeConnectionByOid(MyScheduler->slot->database, InvalidOid, 0);
 	MyScheduler->in_transaction = false;
 	pg_atomic_write_u64(&MyScheduler->slot->renewed, (uint64) clock_mono().us);
-	StartTransactionCommand();
-	MyScheduler->database = MemoryContextStrdup(TopMemoryContext, get_database_name(MyDatabaseId));
-	CommitTransactionCommand();
+	port_describe(); /* for triggers of the owner's */
+	MyScheduler->database = port_database();
 	MemoryContextSwitchTo(TopMemoryContext);
 }
 
@@ -778,7 +794,6 @@ prepare_process(void)
 	MyScheduler->settings = location_of(MyScheduler->database);
 	wake_timeout = RegisterTimeout(USER_TIMEOUT, wake_up);
 	work_define();
-	port_describe(); /* for triggers of the owner's */
 	groups_create(GROUPS_LIMIT, (int64) Settings.aging * 1000);
 	pool_create((PoolListener){.ended = dependents_ended, .orphaned = orphans_add});
 }

@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "access/xlog.h"
-#include "access/xlog_internal.h"
 #include "access/xlogrecovery.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
@@ -250,22 +249,6 @@ shared_attach_memory(void)
 		on_shmem_exit(leave_memory, 0);
 }
 
-/*
- * The supervisor calls this before there are schedulers.  Recovery has ended, in the second in
- * which the server was ready to write WAL.  That time is later if a whole segment has been written
- * since. The time of this call would not do, because a session may have planned a task before it.
- */
-void
-shared_begin_serving(void)
-{
-	XLogRecPtr lsn;
-	TimestampTz since =
-		Shared->recovers ? time_t_to_timestamptz(GetLastSegSwitchData(&lsn)) : PgStartTime;
-
-	if (shared_serving_since() == 0)
-		pg_atomic_write_u64(&Shared->serving_since, (uint64) since);
-}
-
 /* For functions that SQL calls and that need shared memory: raise an error if there is none. */
 void
 shared_require(void)
@@ -351,16 +334,4 @@ shared_settings_changed(Oid object)
 {
 	pg_atomic_fetch_add_u32(counter_of(object), 1);
 	pg_atomic_fetch_add_u32(&Shared->settings_changes, 1);
-}
-
-/* Return what the configuration says; zones are empty before the supervisor has started. */
-SharedConfigured
-shared_configured(void)
-{
-	SharedConfigured configured;
-
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	configured = Shared->configured;
-	LWLockRelease(Shared->directory);
-	return configured;
 }

@@ -366,7 +366,10 @@ typedef struct SharedExecutor
 	SharedActivity activity;
 } SharedExecutor;
 
-/* What the configuration says of tasks, and sessions may have set otherwise for themselves. */
+/*
+ * What the configuration says of tasks, and sessions may have set otherwise for themselves.  Zones
+ * are empty before the supervisor has started.
+ */
 typedef struct SharedConfigured
 {
 	char sessions[TZ_STRLEN_MAX + 1]; /* TimeZone: a name, or empty */
@@ -414,7 +417,6 @@ extern SharedState *Shared;
 
 extern void shared_request_memory(void);
 extern void shared_attach_memory(void);
-extern void shared_begin_serving(void);
 extern void shared_require(void);
 extern void shared_wake(int proc);
 extern void shared_wake_supervisor(void);
@@ -422,7 +424,6 @@ extern void shared_databases_changed(void);
 extern uint32 shared_settings(Oid database, Oid role);
 extern uint32 shared_settings_of_database(Oid database);
 extern void shared_settings_changed(Oid object);
-extern SharedConfigured shared_configured(void);
 
 /* Databases and their schedulers. */
 extern Oid shared_scheduler_relid(Oid database, bool queues);

@@ -24,6 +24,7 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
+#include "access/xlog_internal.h"
 #include "catalog/pg_database.h"
 #include "libpq/pqsignal.h"
 #include "miscadmin.h"
@@ -770,6 +771,22 @@ publish_configured(void)
 	LWLockRelease(Shared->directory);
 }
 
+/*
+ * The server runs tasks from now on.  Recovery has ended, in the second in which the server was
+ * ready to write WAL.  That time is later if a whole segment has been written since.  The time of
+ * this call would not do, because a session may have planned a task before it.
+ */
+static void
+begin_serving(void)
+{
+	XLogRecPtr lsn;
+	TimestampTz since =
+		Shared->recovers ? time_t_to_timestamptz(GetLastSegSwitchData(&lsn)) : PgStartTime;
+
+	if (shared_serving_since() == 0)
+		pg_atomic_write_u64(&Shared->serving_since, (uint64) since);
+}
+
 /* Connect, and take over from a supervisor that has exited. */
 static void
 attach_supervisor(void)
@@ -783,7 +800,7 @@ attach_supervisor(void)
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	Shared->supervisor = COMPAT_MY_PROC;
 	LWLockRelease(Shared->directory);
-	shared_begin_serving();
+	begin_serving();
 	publish_configured();
 	stop_leftover_schedulers();
 	if (arbiter_slots() <= 0)

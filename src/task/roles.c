@@ -208,8 +208,11 @@ settings_in_session(Oid role)
 
 	if (Shared)
 	{
-		SharedConfigured configured = shared_configured();
+		SharedConfigured configured;
 
+		LWLockAcquire(Shared->directory, LW_SHARED);
+		configured = Shared->configured;
+		LWLockRelease(Shared->directory);
 		values.format = configured.format;
 		values.task_timezone = configured.tasks[0] ? pg_tzset(configured.tasks) : NULL;
 		if (configured.sessions[0] && pg_tzset(configured.sessions))
