@@ -12,7 +12,7 @@ use Test::More;
 my $failures = $ENV{PG_TASK_TEST_FAILURES} // 6_000;
 my $requests = $ENV{PG_TASK_TEST_REQUESTS} // 20_000;
 my $warm = 2_000;    # tasks, to fill the caches
-my $slack = 1_024;   # kB, for the allocator of the C library and plans that are made late,
+my $slack = 1_024;   # kB, for the allocator of the C library: see endure,
 my $each = 1 / 64;   # and per task, because the server keeps dropped tables in memory for a while
 
 my $node = new_node('main', conf => q{
@@ -53,8 +53,9 @@ sub run_many
 }
 
 # The same in two parts: some tasks to warm up, then all others.  After the second part the
-# processes are the same, and no larger.  What autovacuum has them do at some time, to prepare the
-# table and plan again, belongs to the first.
+# processes are the same, and no larger.  In both, autovacuum has them prepare the table and plan
+# again.  The memory for that is free afterwards, but the allocator may not find it in one piece the
+# next time.  With MALLOC_MMAP_THRESHOLD_=65536, the scheduler goes up and down by 450 kB.
 sub endure
 {
 	my ($name, $insert, $total) = @_;
