@@ -68,9 +68,6 @@ static const char *const system_directories[] = {"/lib/", "/lib64/", "/usr/lib/"
 #define MEMORY_MAX ((Size) 48 * 1024 * 1024)
 #define MEASURE_EVERY 64
 
-/* libpq is loaded as a dependency, from any directory. */
-static const char client_library[] = "libpq.";
-
 /*
  * What tasks have done to this session.  Static, because the hook of commands writes it, and
  * because most of it lasts until the process exits.
@@ -212,7 +209,8 @@ may_keep_state(const char *path)
 	if (slash == NULL)
 		return false;
 	file = slash + 1;
-	if (strncmp(file, client_library, strlen(client_library)) == 0)
+	/* libpq is loaded as a dependency, from any directory */
+	if (strncmp(file, "libpq.", strlen("libpq.")) == 0)
 		return false;
 	if (strncmp(path, pkglib_path, strlen(pkglib_path)) != 0)
 		return !starts_with_any(path, system_directories);

@@ -306,19 +306,17 @@ read_request(Run *run)
 	return found;
 }
 
-static const char stopped[] = TASK_MESSAGE_STOPPED;
-
 /* If a user has stopped the task, write when and how its run ended; else the row is not touched. */
 static void
 write_stopped(Run *run)
 {
-	Failure failure = {"ERROR", stopped, NULL, NULL, TASK_ERROR_STOPPED};
+	Failure failure = {"ERROR", TASK_MESSAGE_STOPPED, NULL, NULL, TASK_ERROR_STOPPED};
 	TaskResult result = {.outcome = TASK_STOPPED,
 						 .start = run->started,
 						 .stop = GetCurrentTimestamp(),
 						 .response = run->response.format == RESULT_JSON ? failure_json(&failure)
 																		 : failure_text(&failure),
-						 .error = stopped,
+						 .error = TASK_MESSAGE_STOPPED,
 						 .sqlstate = TASK_ERROR_STOPPED,
 						 .notice = response_notices(&run->response)};
 
@@ -496,7 +494,7 @@ catch_error(Run *run)
 	/* if pg_task itself has cancelled the request, say why; the server's own keep their code */
 	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED && slot_is_cancelled())
 	{
-		error->message = pstrdup(stopped);
+		error->message = pstrdup(TASK_MESSAGE_STOPPED);
 		error->sqlerrcode = ERRCODE_TASK_STOPPED;
 	}
 	else if (error->sqlerrcode == ERRCODE_QUERY_CANCELED && runs.timed_out)

@@ -42,7 +42,6 @@ SharedState *Shared = NULL;
  */
 static struct
 {
-	bool looked;
 	bool recovers; /* when it was started */
 	TimestampTz since;
 } kept;
@@ -158,9 +157,11 @@ shared_size(void)
 	return add_size(size, crash_size());
 }
 
+/* Called once, when the server is started. */
 void
 shared_request_memory(void)
 {
+	kept.recovers = is_recovery();
 	RequestAddinShmemSpace(shared_size());
 	RequestNamedLWLockTranche("pg_task", 2 + max_worker_processes + Settings.max_executors);
 }
@@ -189,9 +190,6 @@ initialize_memory(void)
 	if (!pg_strong_random(&Shared->seed, sizeof(Shared->seed)))
 		Shared->seed = (uint64) GetCurrentTimestamp();
 	Shared->restore = find_restore();
-	if (!kept.looked)
-		kept.recovers = is_recovery();
-	kept.looked = true;
 	Shared->recovers = kept.recovers;
 	pg_atomic_init_u64(&Shared->serving_since, (uint64) kept.since);
 	Shared->nprocs = count_procs();
