@@ -164,13 +164,17 @@ read_identifier(const char **text)
 	return quoted ? name.data : downcase_identifier(name.data, name.len, false, false);
 }
 
-/* Read one entry of pg_task.database and advance *text past it.  NULL: a syntax error. */
+/*
+ * Read one entry of pg_task.database and advance *text past it.  NULL: a syntax error.  Sets *none
+ * to whether its name is that word, without quotes.
+ */
 static Target *
-read_target(const char **text)
+read_target(const char **text, bool *none)
 {
 	Target *target = palloc0(sizeof(Target));
 	char first = skip_space(text);
 
+	*none = false;
 	target->excluded = (first == '-');
 	if (first == '-' || first == '*')
 		(*text)++;
@@ -181,27 +185,15 @@ read_target(const char **text)
 		bool quoted = (skip_space(text) == '"');
 
 		target->database = read_identifier(text);
-		/* without quotes, the word is the whole list */
-		if (target->database == NULL || (!quoted && strcmp(target->database, "none") == 0))
+		if (target->database == NULL)
 			return NULL;
+		*none = !quoted && strcmp(target->database, "none") == 0;
 	}
 	if (**text != ':')
 		return target;
 	(*text)++;
 	target->role = read_identifier(text);
 	return target->role && !target->excluded ? target : NULL;
-}
-
-/* Is the list the word "none", without quotes? */
-static bool
-names_no_database(const char *text)
-{
-	char *name;
-
-	if (skip_space(&text) == '"')
-		return false;
-	name = read_identifier(&text);
-	return name && strcmp(name, "none") == 0 && *text == '\0';
 }
 
 /*
@@ -212,16 +204,18 @@ static bool
 parse_targets(const char *text, List **targets)
 {
 	*targets = NIL;
-	if (names_no_database(text))
-		return true;
 	if (skip_space(&text) == '\0')
 		text = "*";
 	for (;;)
 	{
-		Target *target = read_target(&text);
+		bool none;
+		Target *target = read_target(&text, &none);
 
 		if (target == NULL)
 			return false;
+		/* the word is the whole list */
+		if (none)
+			return *targets == NIL && !target->excluded && !target->role && *text == '\0';
 		*targets = lappend(*targets, target);
 		if (*text == '\0')
 			return true;
