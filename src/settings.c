@@ -36,7 +36,7 @@ SettingsValues Settings = {
 	.idle_timeout = 60 * 1000,
 	.response_limit = 16 * 1024 * 1024,
 	.max_crashes = 2,
-	.log = LOG_TASKS_NONE,
+	.log = LOG_TASKS_FAILURES,
 	.log_min_duration = -1,
 	.stat_max = 1000,
 	.task = {.batch = 1,

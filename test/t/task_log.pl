@@ -11,8 +11,7 @@ use Test::More;
 my $node = new_node('main', conf => q{
 	log_statement = none
 	log_min_error_statement = panic
-	pg_task.max_executors = 2
-	pg_task.log = all});
+	pg_task.max_executors = 2});
 
 sql(q{CREATE ROLE app LOGIN; CREATE ROLE quiet LOGIN;
 	ALTER ROLE quiet SET pg_task.log = none});
@@ -36,6 +35,16 @@ sub logged
 }
 
 my $begin = log_position($node);
+
+subtest 'failures are logged without any setting' => sub {
+	my $done = run_task($node, request => 'SELECT 1');
+	my $failed = run_task($node, request => 'SELECT 1/0');
+
+	is(scalar logged($failed, $begin, 'failed, SQLSTATE 22012'), 1, 'one that has failed');
+	is(join('', lines_of($done, $begin)), '', 'none that was done');
+};
+
+apply_conf($node, 'pg_task.log = all');
 my $ms = qr/\d+\.\d{3} ms/;
 
 subtest 'a task that is done' => sub {
