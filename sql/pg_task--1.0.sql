@@ -383,16 +383,23 @@ CREATE FUNCTION pg_catalog.pg_stat_task_scheduler(
 COMMENT ON FUNCTION pg_catalog.pg_stat_task_scheduler() IS
     'what the scheduler of each database does, and what it waits for';
 
+CREATE FUNCTION pg_catalog.pg_task_paused(queues text[]) RETURNS text[]
+    LANGUAGE c STABLE STRICT AS 'MODULE_PATHNAME', 'pg_task_paused';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_paused(text[]) IS
+    'for reports: which of these queues are paused by the queue table';
+
 CREATE FUNCTION pg_catalog.pg_task_queues(
         OUT queue text, OUT waits bigint, OUT due bigint, OUT runs bigint, OUT failed bigint,
-        OUT oldest_due timestamptz)
+        OUT oldest_due timestamptz, OUT paused boolean)
     RETURNS SETOF record
     LANGUAGE pg_task_report VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 -- What waits and runs is found by the indexes of waiting and running rows, so it takes as long as
 -- there are such rows, however long the history.  No index has the failures: they are those among
 -- the rows with the last ids.
-SELECT q.queue, sum(q.waits)::int8, sum(q.due)::int8, sum(q.runs)::int8, sum(q.failed)::int8,
-       min(q.oldest)
+WITH q AS MATERIALIZED (
+SELECT u.queue, sum(u.waits)::int8 AS waits, sum(u.due)::int8 AS due, sum(u.runs)::int8 AS runs,
+       sum(u.failed)::int8 AS failed, min(u.oldest) AS oldest
   FROM (SELECT t.queue COLLATE "C" AS queue, count(*) AS waits, count(t.due) AS due, 0 AS runs,
                0 AS failed, min(t.due) AS oldest
           FROM (SELECT r.queue, CASE WHEN r.dt <= clock_timestamp()
@@ -408,8 +415,13 @@ SELECT q.queue, sum(q.waits)::int8, sum(q.due)::int8, sum(q.runs)::int8, sum(q.f
         SELECT t.queue COLLATE "C", 0, 0, 0, count(*), NULL
           FROM (SELECT r.queue, r.state FROM {figures} AS r WHERE r.id BETWEEN {recent}
                  ORDER BY r.id DESC LIMIT 1000) AS t
-         WHERE t.state IN ('FAIL', 'GONE') GROUP BY 1) AS q
- GROUP BY q.queue ORDER BY min(q.oldest), q.queue
+         WHERE t.state IN ('FAIL', 'GONE') GROUP BY 1) AS u
+ GROUP BY u.queue)
+SELECT q.queue, q.waits, q.due, q.runs, q.failed, CASE WHEN p.queue IS NULL THEN q.oldest END,
+       p.queue IS NOT NULL
+  FROM q LEFT JOIN unnest(pg_task_paused(ARRAY(SELECT n.queue FROM q AS n))) AS p (queue)
+       ON p.queue COLLATE "C" = q.queue
+ ORDER BY 6, 7 DESC, q.queue
 $$;
 
 COMMENT ON FUNCTION pg_catalog.pg_task_queues() IS
@@ -473,22 +485,36 @@ COMMENT ON FUNCTION pg_catalog.pg_task_recent(integer) IS
 
 CREATE FUNCTION pg_catalog.pg_task_repeating(
         OUT id bigint, OUT queue text, OUT key text, OUT role name, OUT rule text, OUT state text,
-        OUT dt timestamptz, OUT last_id bigint, OUT last_state text, OUT last_start timestamptz,
-        OUT last_run interval, OUT last_error text, OUT request text)
+        OUT dt timestamptz, OUT paused boolean, OUT late interval, OUT last_id bigint,
+        OUT last_state text, OUT last_start timestamptz, OUT last_run interval,
+        OUT last_error text, OUT request text)
     RETURNS SETOF record
     LANGUAGE pg_task_report VOLATILE SET search_path = pg_catalog, pg_temp AS $$
--- Of each chain one row waits or runs.  Its "parent" is the run before, if that names it.
-SELECT t.id, t.queue, t.key, t.role, coalesce(t.cron, t.repeat::text), t.state,
-       t.dt, l.id, l.state, l.start, l.stop - l.start, l.error, t.request
-  FROM (SELECT * FROM {rows} AS w WHERE w.state = 'PLAN' AND w.waits IS NULL
+-- Of each chain one row waits or runs.  Its "parent" is the run before, if that names it.  While
+-- its role may not run it, "dt" is moved, and "planned" stays.
+WITH w AS MATERIALIZED (
+SELECT t.id, t.queue, t.key, t.role, coalesce(t.cron, t.repeat::text) AS rule, t.state, t.dt,
+       t.max, t.parent, CASE WHEN t.state = 'PLAN' AND t.waits IS NULL THEN
+               CASE WHEN t.attempt = 0 THEN coalesce(t.planned, t.dt) ELSE t.dt END END AS due,
+       CASE WHEN {readable} THEN t.request END AS request
+  FROM (SELECT * FROM {figures} AS a WHERE a.state = 'PLAN' AND a.waits IS NULL
          UNION ALL
-        SELECT * FROM {rows} AS w WHERE w.state = 'PLAN' AND w.waits IS NOT NULL
+        SELECT * FROM {figures} AS a WHERE a.state = 'PLAN' AND a.waits IS NOT NULL
          UNION ALL
-        SELECT * FROM {rows} AS w WHERE w.state = 'WORK') AS t
-  LEFT JOIN LATERAL (SELECT p.* FROM {rows} AS p
-                      WHERE p.id = t.parent AND p.next = t.id LIMIT 1) AS l ON true
- WHERE t.repeat IS NOT NULL OR t.cron IS NOT NULL
- ORDER BY t.dt, t.id
+        SELECT * FROM {figures} AS a WHERE a.state = 'WORK') AS t
+ WHERE t.repeat IS NOT NULL OR t.cron IS NOT NULL)
+SELECT w.id, w.queue, w.key, w.role, w.rule, w.state, w.dt, s.paused,
+       CASE WHEN isfinite(w.due) AND w.due < s.now AND NOT s.paused THEN s.now - w.due END,
+       l.id, l.state, l.start, l.stop - l.start, l.error, w.request
+  FROM w LEFT JOIN unnest(pg_task_paused(ARRAY(SELECT DISTINCT n.queue FROM w AS n)))
+                   AS p (queue) ON p.queue COLLATE "C" = w.queue
+ CROSS JOIN LATERAL (SELECT clock_timestamp() AS now,
+                            p.queue IS NOT NULL OR w.max IS NOT DISTINCT FROM 0 AS paused) AS s
+  LEFT JOIN LATERAL (SELECT t.id, t.state, t.start, t.stop,
+                            CASE WHEN {readable} THEN t.error END AS error
+                       FROM {figures} AS t
+                      WHERE t.id = w.parent AND t.next = w.id LIMIT 1) AS l ON true
+ ORDER BY w.dt, w.id
 $$;
 
 COMMENT ON FUNCTION pg_catalog.pg_task_repeating() IS
@@ -691,6 +717,7 @@ GRANT EXECUTE ON FUNCTION pg_catalog.pg_task_id(), pg_catalog.pg_task_flow(),
     pg_catalog.pg_task_bound(), pg_catalog.pg_task_planned(), pg_catalog.pg_task_timed(),
     pg_catalog.pg_task_numbered(), pg_catalog.pg_task_removed(), pg_catalog.pg_task_queue_changed(),
     pg_catalog.pg_stat_task_scheduler(), pg_catalog.pg_task_returns_json(name, bigint),
+    pg_catalog.pg_task_paused(text[]),
     pg_catalog.pg_task_facts(bigint, integer, timestamptz, text, integer, name, bigint, timestamptz,
                              integer, double precision, xid, bigint) TO PUBLIC;
 

@@ -26,6 +26,7 @@
 #include "scheduler/dependents.h"
 #include "scheduler/groups.h"
 #include "scheduler/orphans.h"
+#include "scheduler/queue_rules.h"
 #include "scheduler/refused.h"
 #include "scheduler/scan.h"
 #include "scheduler/unstarted.h"
@@ -76,7 +77,7 @@ static struct
 	bool tidying;			  /* it has read all groups, and forgets what it has not found */
 	bool jumping;			  /* the last groups had many rows: read only the first row of each */
 	TaskGroup after;		  /* position of the scan; its strings are allocated; NULL: none */
-	TimestampTz oldest;		  /* the first planned time of the rows that it has found */
+	TimestampTz oldest;		  /* the first planned time of the rows that wait */
 	int64 cost;				  /* duration of its slices so far (us) */
 	MonoTime next;			  /* the next periodic scan */
 	MonoTime not_before;	  /* no requested scan before this */
@@ -220,9 +221,10 @@ remember_rows(const GroupHead *rows, int count, bool complete)
 		return;
 	}
 	unstarted_bind(&rows->group);
-	/* what never starts does not wait */
-	if (rows->group.max != 0)
-		scan.oldest = Min(scan.oldest, rows->place.dt);
+	/* what is kept from starting on purpose does not wait */
+	if (rows->place.dt < scan.oldest && rows->group.max != 0 &&
+		!queue_rule_pauses(queue_rules_find(rows->group.queue), clock_now().wall))
+		scan.oldest = rows->place.dt;
 	for (i = 0; i < Min(count, LIST_PLACES); i++)
 		places[i] = rows[i].place;
 	groups_scan_found(&rows->group, places, i, complete && i == count);

@@ -8,6 +8,7 @@
  *
  *		{rows}		the task table, as far as the caller may see it
  *		{figures}	the same; all of it for members of pg_read_all_stats
+ *		{readable}	whether the row t in {figures} is for the caller, and not its figures alone
  *		{sees_all}	whether no row is hidden from the caller
  *		{relid}		the oid of the task table
  *		{recent}	the range of the last ids, for BETWEEN
@@ -38,13 +39,16 @@
 #include "session/trigger_row.h"
 #include "session/table_access.h"
 #include "shared/task.h"
+#include "task/queue_table.h"
 #include "task/roles.h"
 
 PGDLLEXPORT Datum pg_task_report(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_returns_json(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_paused(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_report);
 PG_FUNCTION_INFO_V1(pg_task_returns_json);
+PG_FUNCTION_INFO_V1(pg_task_paused);
 
 /*
  * So many of the last ids are {recent}: a role to which row security shows few of many rows would
@@ -77,10 +81,11 @@ read_activity(Oid relid)
 static char *
 fill_names(const TableAccess *access, const char *sql)
 {
-	const char *names[] = {"{rows}",  "{figures}", "{sees_all}",
+	const char *names[] = {"{rows}",  "{figures}", "{readable}", "{sees_all}",
 						   "{relid}", "{recent}",  "{activity}"};
 	const char *values[] = {access->rows,
 							access->rows,
+							access->readable,
 							access->sees_all ? "true" : "false",
 							psprintf("%u", access->relid),
 							NULL,
@@ -91,13 +96,13 @@ fill_names(const TableAccess *access, const char *sql)
 	int i;
 
 	/* the others cost nothing */
-	if (strstr(sql, names[4]))
+	if (strstr(sql, names[5]))
 	{
 		(void) trigger_recent_ids(access->relid, LAST_IDS, &low, &high);
-		values[4] = psprintf("'" INT64_FORMAT "' AND '" INT64_FORMAT "'", low, high);
+		values[5] = psprintf("'" INT64_FORMAT "' AND '" INT64_FORMAT "'", low, high);
 	}
-	if (strstr(sql, names[5]))
-		values[5] = read_activity(access->relid);
+	if (strstr(sql, names[6]))
+		values[6] = read_activity(access->relid);
 	initStringInfo(&result);
 	while (*sql)
 	{
@@ -225,4 +230,19 @@ pg_task_returns_json(PG_FUNCTION_ARGS)
 	Oid role = roles_bound(NameStr(*PG_GETARG_NAME(0)), PG_GETARG_INT64(1));
 
 	PG_RETURN_BOOL(roles_settings(role).format == RESULT_JSON);
+}
+
+/*
+ * pg_task_paused(queues): those of these queues that are paused.  For the queries above alone,
+ * which name queues of rows that the caller may see.
+ */
+Datum
+pg_task_paused(PG_FUNCTION_ARGS)
+{
+	const TableAccess *access = table_access_current();
+
+	if (access == NULL)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("pg_task_paused can only be called by reports of pg_task")));
+	return queue_rules_paused(access->relid, access->owner, PG_GETARG_DATUM(0), &fcinfo->isnull);
 }

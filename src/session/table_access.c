@@ -204,19 +204,23 @@ has_might(Oid role)
 	return false;
 }
 
-/* A policy that hides rows is not asked: then the rows are not shown at all. */
-static void
-check_policies(Relation rel)
+/* Has the table a policy that hides rows?  It is not asked: then the rows are not shown at all. */
+static bool
+has_restrictive_policy(Relation rel)
 {
 	ListCell *cell;
 
 	foreach(cell, rel->rd_rsdesc ? rel->rd_rsdesc->policies : NIL)
 		if (!((RowSecurityPolicy *) lfirst(cell))->permissive)
-			ereport(ERROR,
-					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-					 errmsg("table \"%s\" has a restrictive policy", RelationGetRelationName(rel)),
-					 errdetail("The policies of others are not executed for a role with rights"
-							   " beyond its database.")));
+			return true;
+	return false;
+}
+
+/* As a condition on a row t: may the caller act as its role? */
+static const char *
+own_rows(Oid caller)
+{
+	return psprintf("pg_catalog.pg_task_own(t.role, t.role_id, '%u'::pg_catalog.oid)", caller);
 }
 
 /* Have statements executed as the owner, for a caller who sees some rows. */
@@ -228,12 +232,29 @@ limit_rows(TableAccess *access, Relation rel, Oid caller)
 	access->user = access->owner;
 	if (check_enable_rls(access->relid, caller, false) != RLS_ENABLED)
 		return;
-	check_policies(rel);
-	access->condition =
-		psprintf(" AND pg_catalog.pg_task_own(t.role, t.role_id, '%u'::pg_catalog.oid)", caller);
+	if (has_restrictive_policy(rel))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("table \"%s\" has a restrictive policy", RelationGetRelationName(rel)),
+				 errdetail("The policies of others are not executed for a role with rights"
+						   " beyond its database.")));
+	access->condition = psprintf(" AND %s", own_rows(caller));
 	access->rows =
 		psprintf("(SELECT t.*, t.tableoid, t.ctid, t.xmin, t.xmax FROM %s AS t WHERE true%s)",
 				 access->table, access->condition);
+}
+
+/* Have statements executed as the owner, for a caller who sees figures of all rows. */
+static void
+hide_texts(TableAccess *access, Relation rel, Oid caller)
+{
+	access->user = access->owner;
+	access->sees_all = true;
+	if (pg_class_aclcheck(access->relid, caller, ACL_SELECT) != ACLCHECK_OK ||
+		has_restrictive_policy(rel))
+		access->readable = "false";
+	else if (check_enable_rls(access->relid, caller, true) == RLS_ENABLED)
+		access->readable = own_rows(caller);
 }
 
 /* Decide with whose rights the table is used, and what the caller sees. */
@@ -248,12 +269,10 @@ decide_rights(TableAccess *access, Relation rel, AccessKind kind)
 	access->sees_all = check_enable_rls(access->relid, caller, true) != RLS_ENABLED;
 	if (caller == access->owner && alone)
 		return;
-	if ((access->sees_all && has_privs_of_role(caller, access->owner)) ||
-		(kind == ACCESS_FIGURES && has_privs_of_role(caller, ROLE_PG_READ_ALL_STATS)))
-	{
+	if (access->sees_all && has_privs_of_role(caller, access->owner))
 		access->user = access->owner;
-		access->sees_all = true;
-	}
+	else if (kind == ACCESS_FIGURES && has_privs_of_role(caller, ROLE_PG_READ_ALL_STATS))
+		hide_texts(access, rel, caller);
 	else if (has_might(caller))
 		limit_rows(access, rel, caller);
 	else if (!alone)
@@ -271,7 +290,7 @@ decide_rights(TableAccess *access, Relation rel, AccessKind kind)
 TableAccess
 table_access_open(AccessKind kind)
 {
-	TableAccess access = {.relid = find_served(), .condition = ""};
+	TableAccess access = {.relid = find_served(), .condition = "", .readable = "true"};
 	Relation rel = try_relation_open(access.relid, AccessShareLock);
 	const char *fault = rel ? relation_fault(rel, task_columns, TASK_COLUMNS) : "It was dropped.";
 

@@ -20,7 +20,7 @@
 typedef enum AccessKind
 {
 	ACCESS_ROWS,   /* what is in rows that the caller may see */
-	ACCESS_FIGURES /* numbers and times of queues, also to members of pg_read_all_stats */
+	ACCESS_FIGURES /* numbers, names and times, also to members of pg_read_all_stats */
 } AccessKind;
 
 typedef struct TableAccess
@@ -32,6 +32,7 @@ typedef struct TableAccess
 	const char *rows;	   /* what the caller sees, for FROM */
 	const char *table;	   /* for UPDATE */
 	const char *condition; /* ends the WHERE of that, in which the table is t; may be "" */
+	const char *readable;  /* condition on a row t of "rows": its texts are for the caller, too */
 } TableAccess;
 
 extern Oid table_access_known(void);

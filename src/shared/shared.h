@@ -128,7 +128,7 @@ typedef enum SchedulerFigure
 	FIGURE_ERRORS,	   /* iterations that ended with one */
 	FIGURE_HELD,	   /* refused rows, waiting suspects, orphans */
 	FIGURE_WANTED,	   /* executors that due tasks lack */
-	FIGURE_OLDEST,	   /* first planned time of all waiting rows, as the last scan found it */
+	FIGURE_OLDEST,	   /* first planned time of what waits in no paused queue, by the last scan */
 	SCHEDULER_FIGURES
 } SchedulerFigure;
 

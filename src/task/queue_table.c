@@ -41,6 +41,23 @@
 	"       THEN $1 LIKE q.queue COLLATE \"C\" END" \
 	" ORDER BY position('%%' IN q.queue) > 0, octet_length(q.queue) DESC, q.queue COLLATE \"C\"" \
 	" LIMIT 1"
+
+/* Of queues, those that their rule pauses: see queue_rule_pauses. */
+#define PAUSED_QUEUES \
+	"WITH r AS MATERIALIZED (" \
+	"SELECT q.queue COLLATE \"C\" AS queue, position('%%' IN q.queue) > 0 AS is_pattern," \
+	"       coalesce(q.paused OR q.max = 0 OR q.rate = 0 OR q.until > clock_timestamp(), false)" \
+	"           AS pauses" \
+	"  FROM ONLY %s AS q" \
+	" WHERE octet_length(q.queue) <= " CppAsString2(TASK_QUEUE_MAX) \
+	"   AND (position('%%' IN q.queue) = 0" \
+	"        OR (length(q.queue) - length(rtrim(q.queue, chr(92)))) %% 2 = 0))," \
+	" p AS MATERIALIZED (SELECT r.queue, r.pauses FROM r WHERE r.is_pattern)" \
+	" SELECT array_agg(n.queue)" \
+	"   FROM unnest($1) AS n (queue) LEFT JOIN r AS e ON e.queue = n.queue AND NOT e.is_pattern" \
+	"  WHERE EXISTS (SELECT FROM r WHERE r.pauses)" \
+	"    AND coalesce(e.pauses, (SELECT p.pauses FROM p WHERE n.queue LIKE p.queue" \
+	"                             ORDER BY octet_length(p.queue) DESC, p.queue LIMIT 1))"
 /* clang-format on */
 
 static const Statement read_rules = {.sql = COLUMNS_SQL
@@ -178,38 +195,31 @@ queue_rules_read(const TaskTable *queues, MemoryContext where, QueueRule **rules
 }
 
 /*
- * For a user's session: read the rule of a queue, as queue_rules_find has it in a scheduler, from
- * the table beside this task table: that of its name, or else of the longest pattern.  Returns
- * false if there is none, or no such table.  The table is read with the rights of its owner, and
- * none of his code runs: the caller of this function decides what the user is told.  Bounded by the
- * size of the table.
+ * For a user's session, connected to SPI: execute a query on the table beside this task table,
+ * which stands for %s in it.  The table is read with the rights of its owner, and none of his code
+ * runs: the caller of this function decides what the user is told.  Returns false if there is no
+ * such table.
  */
-bool
-queue_rule_find(Oid task, Oid owner, const char *queue, QueueRule *rule)
+static bool
+read_as_owner(Oid task, Oid owner, const char *query, Oid type, Datum argument)
 {
-	MemoryContext caller = CurrentMemoryContext;
-	Oid types[] = {TEXTOID};
-	Datum values[] = {CStringGetTextDatum(queue)};
 	const char *fault;
 	Relation rel = side_table_open(SIDE_QUEUE, task, owner, true, &fault);
 	OwnerScope scope;
 	NamedTable outer;
 	char *sql;
 	int barred;
-	bool found;
 
 	if (rel == NULL)
 		return false;
-	sql = psprintf(COLUMNS_SQL " FROM ONLY %s AS q" RULE_OF_QUEUE,
-				   quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
-											  RelationGetRelationName(rel)));
-	SPI_connect();
+	sql = psprintf(query, quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
+													 RelationGetRelationName(rel)));
 	outer = named_table_expect((NamedTable){.text = sql, .relid = RelationGetRelid(rel)});
 	barred = owner_code_bar(ERRCODE_INSUFFICIENT_PRIVILEGE);
 	PG_TRY();
 	{
 		owner_restrict(owner, &scope);
-		if (SPI_execute_with_args(sql, 1, types, values, NULL, true, 0) != SPI_OK_SELECT)
+		if (SPI_execute_with_args(sql, 1, &type, &argument, NULL, true, 0) != SPI_OK_SELECT)
 			elog(ERROR, "could not read the queue table");
 		owner_restrict_end(&scope);
 	}
@@ -219,11 +229,48 @@ queue_rule_find(Oid task, Oid owner, const char *queue, QueueRule *rule)
 		(void) named_table_expect(outer);
 	}
 	PG_END_TRY();
-	check_result();
-	found = SPI_processed > 0 && read_row(0, rule);
+	relation_close(rel, NoLock);
+	return true;
+}
+
+/*
+ * Read the rule of a queue, as queue_rules_find has it in a scheduler: that of its name, or else of
+ * the longest pattern.  Returns false if there is none.  Bounded by the size of the table.
+ */
+bool
+queue_rule_find(Oid task, Oid owner, const char *queue, QueueRule *rule)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Datum name = CStringGetTextDatum(queue);
+	bool found = false;
+
+	SPI_connect();
+	if (read_as_owner(task, owner, COLUMNS_SQL " FROM ONLY %s AS q" RULE_OF_QUEUE, TEXTOID, name))
+	{
+		check_result();
+		found = SPI_processed > 0 && read_row(0, rule);
+	}
 	if (found)
 		rule->queue = MemoryContextStrdup(caller, rule->queue);
 	SPI_finish();
-	relation_close(rel, NoLock);
 	return found;
+}
+
+/*
+ * Of these queues, an array of text, return those that are paused now, by the rules that
+ * queue_rule_find finds; NULL: none is.
+ */
+Datum
+queue_rules_paused(Oid task, Oid owner, Datum queues, bool *isnull)
+{
+	Datum paused = (Datum) 0;
+
+	*isnull = true;
+	SPI_connect();
+	if (read_as_owner(task, owner, PAUSED_QUEUES, TEXTARRAYOID, queues))
+		paused = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, isnull);
+	if (!*isnull)
+		paused = SPI_datumTransfer(paused, false, -1);
+	SPI_finish();
+	return paused;
 }

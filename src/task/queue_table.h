@@ -31,6 +31,13 @@ typedef struct QueueRule
 	TaskDefaults defaults;
 } QueueRule;
 
+/* Does the rule let no task start at this time, whatever runs? */
+static inline bool
+queue_rule_pauses(const QueueRule *rule, TimestampTz now)
+{
+	return rule->paused || rule->max == 0 || rule->rate == 0 || rule->until > now;
+}
+
 /* Is this a pattern?  It is if it has a percent sign.  Anything else is the name of a queue. */
 static inline bool
 queue_is_pattern(const char *queue)
@@ -41,5 +48,6 @@ queue_is_pattern(const char *queue)
 extern bool queue_is_valid(const char *queue);
 extern int queue_rules_read(const TaskTable *queues, MemoryContext where, QueueRule **rules);
 extern bool queue_rule_find(Oid task, Oid owner, const char *queue, QueueRule *rule);
+extern Datum queue_rules_paused(Oid task, Oid owner, Datum queues, bool *isnull);
 
 #endif /* PG_TASK_QUEUE_TABLE_H */

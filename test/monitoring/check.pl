@@ -241,7 +241,10 @@ sub make_tasks
 	sql(qq{
 		INSERT INTO task_queue (queue, paused) VALUES ('paused', true);
 		INSERT INTO task (queue, dt, request)
-			SELECT 'paused', now() - interval '2 h', 'SELECT 1' FROM generate_series(1, 3);
+			SELECT 'paused', now() - interval '3 h', 'SELECT 1' FROM generate_series(1, 3);
+		INSERT INTO task_queue (queue, rate, per) VALUES ('slow', 1, '1 day');
+		INSERT INTO task (queue, dt, request)
+			SELECT 'slow', now() - interval '2 h', 'SELECT 1' FROM generate_series(1, 2);
 		INSERT INTO task (queue, dt, max, request) VALUES ('never', '-infinity', 0, 'SELECT 1');
 		INSERT INTO task (queue, request) SELECT 'broken', 'SELECT 1 / 0'
 			FROM generate_series(1, 7);
@@ -317,7 +320,9 @@ my %expected = (
 		'SELECT count(*) FROM pg_stat_task_scheduler()'),
 	'pg_task_server_max_executors' => 4,
 	'pg_task_scheduler_behind_seconds{datname="postgres"} > bool 7000' => 1,
-	'pg_task_queue_behind_seconds{queue="paused"} > bool 7000' => 1,
+	'pg_task_scheduler_behind_seconds{datname="postgres"} > bool 10000' => 0,
+	'pg_task_queue_behind_seconds{queue="slow"} > bool 7000' => 1,
+	'pg_task_queue_behind_seconds{queue="paused"}' => 0,
 	'pg_task_table_size_bytes{datname="postgres"} > bool 50000' => 1,
 );
 

@@ -103,7 +103,7 @@ in_tenant(q{
 
 # A call of each function of the extension that is no trigger.
 my %value = (
-	'bigint' => 1, 'bigint[]' => q{'{1,2}'}, 'text' => q{'q'}, 'interval' => q{interval '1 ms'},
+	'bigint' => 1, 'bigint[]' => q{'{1,2}'}, 'text' => q{'q'}, 'text[]' => q{'{q}'}, 'interval' => q{interval '1 ms'},
 	'timestamp with time zone' => q{now() - interval '1 h'}, 'integer' => 5, 'boolean' => 'true',
 	'name' => 'current_user', 'jsonb' => q{'{}'}, 'oid' => 10, 'double precision' => 1,
 	xid => q{'3'});

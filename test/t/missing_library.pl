@@ -26,7 +26,8 @@ my %values = (
 	jsonb => [ q{'{}'}, q{'[1]'} ],
 	float8 => [ '1', '-1' ],
 	xid => [ q{'3'}, q{'1000'} ],
-	_int8 => [ q{'{1}'}, q{'{1,2,3}'} ]);
+	_int8 => [ q{'{1}'}, q{'{1,2,3}'} ],
+	_text => [ q{'{q}'}, q{'{a,b,NULL}'} ]);
 
 # The functions of the extension: name, kind, whether a trigger, how C knows it, types, definition.
 sub functions

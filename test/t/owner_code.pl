@@ -262,6 +262,23 @@ subtest 'a function that reads the table as the owner' => sub {
 	sql("DELETE FROM task WHERE id = $id");
 };
 
+# It is read as its owner, for whoever sees a task.
+subtest 'a function that asks for the rule of a queue' => sub {
+	sql('CREATE INDEX bait ON task_queue (own.touched(1), queue) WHERE own.touch()');
+	my $id = insert_task($node, request => 'SELECT 1', role => 'mallory', dt => 'infinity',
+		cron => '@reboot');
+	for my $call ('SELECT * FROM pg_task_queues()', 'SELECT * FROM pg_task_repeating()',
+		"SELECT pg_task_why($id)")
+	{
+		my $position = log_position($node);
+
+		like(error_of('mallory', "$compile; $call"), qr/own.touch/, "$call is refused");
+		is(trapped($position), 'mallory', 'the trap has run as the tenant alone');
+	}
+	sql('DROP INDEX bait');
+	sql("DELETE FROM task WHERE id = $id");
+};
+
 subtest 'the setting pg_task.owner_code' => sub {
 	sql(q{
 		CREATE TABLE own.seen (id bigint, who name);
@@ -319,7 +336,7 @@ subtest 'the places that act as somebody else' => sub {
 		'task/create.c may_find', 'task/create.c create_tables',
 		'task/owner.c owner_return', 'task/owner.c owner_restrict_end',
 		'task/owner.c restrict_user',
-		'task/queue_table.c queue_rule_find'), 'no place but these');
+		'task/queue_table.c read_as_owner'), 'no place but these');
 };
 
 $node->stop;

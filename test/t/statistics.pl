@@ -36,11 +36,20 @@ subtest 'a scheduler at work' => sub {
 	run_task($node, request => 'SELECT 1') for 1 .. 3;
 	scheduler_is("claimed >= $claimed + 3", 'tasks are counted');
 	insert_rule('shut', paused => 'true');
-	insert_task($node, request => 'SELECT 1', queue => 'shut', dt => '2020-01-01 00:00+00');
+	insert_rule('wait%', until => '2100-01-01');
+	insert_rule('waited', until => '2019-01-01', rate => 1, per => '1 day');
+	insert_rule('none', max => 0);
+	insert_rule('null', rate => 0);
 	insert_task($node, request => 'SELECT 1', queue => 'never', max => 0, dt => '2019-01-01');
+	insert_task($node, request => 'SELECT 1', queue => $_, dt => '2019-01-01')
+	  for qw(shut waiting none null);
 	insert_task($node, request => 'SELECT 1', queue => 'later', dt => '2100-01-01');
+	run_task($node, request => 'SELECT 1', queue => 'waited');
+	scheduler_is('oldest_due IS NULL', 'what does not start on purpose is not due');
+	insert_task($node, request => 'SELECT 1', queue => 'waited', dt => '2020-01-01 00:00+00');
 	scheduler_is(q{oldest_due = '2020-01-01 00:00+00'}, 'the oldest due task');
-	sql(q{DELETE FROM task WHERE queue = 'shut'});
+	sql(q{DELETE FROM task WHERE queue = 'waited'; UPDATE task_queue SET paused = false
+		WHERE queue = 'shut'; UPDATE task SET max = 0 WHERE queue = 'shut' AND state = 'PLAN'});
 	scheduler_is('oldest_due IS NULL', 'nothing is due');
 };
 
@@ -88,23 +97,27 @@ sub ended
 
 subtest 'queues' => sub {
 	sql('TRUNCATE task');
-	insert_rule('stopped', paused => 'true');
+	insert_rule('stop%', paused => 'true');
+	insert_rule('stops%', paused => 'false', rate => 1, per => '1 day');
+	insert_rule('sto_', paused => 'false');
 	insert_task($node, request => 'SELECT 1', queue => 'stopped', dt => '2020-01-01 00:00+00');
 	insert_task($node, request => 'SELECT 1', queue => 'stopped', dt => '2021-01-01 00:00+00',
 		role => 'app');
 	insert_task($node, request => 'SELECT 1', queue => 'stopped', dt => '2100-01-01');
+	run_task($node, request => 'SELECT 1', queue => 'stops');
+	insert_task($node, request => 'SELECT 1', queue => 'stops', dt => '2022-01-01 00:00+00');
 	my $never = insert_task($node, request => 'SELECT 1', queue => 'never', max => 0);
 	insert_task($node, request => 'SELECT 1', queue => 'after', after => "{$never}");
 	run_task($node, request => 'SELECT 1/0', queue => 'bad') for 1, 2;
 	my $id = insert_task($node, request => q{SELECT hold('b')}, queue => 'busy');
 	wait_for_running($node, 1, id => $id, event => 'PgSleep');
 	my $queues = q{SET TimeZone = 'UTC'; SELECT string_agg(concat_ws(' ', queue, waits, due, runs,
-		failed, oldest_due), ', ' ORDER BY queue) FROM pg_task_queues()};
-	is(sql($queues), 'after 1 0 0 0, bad 0 0 0 2, busy 0 0 1 0, never 1 0 0 0,'
-		. ' stopped 3 2 0 0 2020-01-01 00:00:00+00', 'all queues');
-	is(sql('SELECT queue FROM pg_task_queues() LIMIT 1'), 'stopped',
-		'the one behind most is first');
-	is(sql_as('app', $queues), 'stopped 1 1 0 0 2021-01-01 00:00:00+00', 'a role sees its own');
+		failed, oldest_due, paused), ', ' ORDER BY queue) FROM pg_task_queues()};
+	is(sql($queues), 'after 1 0 0 0 f, bad 0 0 0 2 f, busy 0 0 1 0 f, never 1 0 0 0 f,'
+		. ' stopped 3 2 0 0 t, stops 1 1 0 0 2022-01-01 00:00:00+00 f', 'all queues');
+	is(sql(q{SELECT string_agg(queue, ' ') FROM (SELECT queue FROM pg_task_queues() LIMIT 2) AS q}),
+		'stops stopped', 'the one behind most is first, then what is paused');
+	is(sql_as('app', $queues), 'stopped 1 1 0 0 t', 'a role sees its own');
 	is(sql_as('other', $queues), '', 'another one none');
 	open_gate($node, 'b');
 	wait_for_state($node, $id, 'DONE');
@@ -167,6 +180,52 @@ subtest 'repeating tasks' => sub {
 		'of a role');
 };
 
+subtest 'repeating tasks that do not start' => sub {
+	sql(q{TRUNCATE task; CREATE ROLE stranger; REVOKE CONNECT ON DATABASE postgres FROM PUBLIC;
+		GRANT CONNECT ON DATABASE postgres TO app, other});
+	insert_rule('slow', rate => 1, per => '1 day');
+	my %column = (request => 'SELECT 1', repeat => '1 h', missed => 'all');
+	my $waits = insert_task($node, %column, queue => 'z', dt => '2100-01-01');
+
+	run_task($node, request => 'SELECT 1', queue => 'slow');
+	insert_task($node, %column, queue => 'slow', dt => '2020-01-01');
+	insert_task($node, %column, queue => 'stopped', dt => '2020-01-01');
+	insert_task($node, %column, queue => 'x', dt => '2020-01-01', max => 0);
+	insert_task($node, %column, queue => 'y', dt => '2020-01-01', after => "{$waits}");
+	my $id = insert_task($node, %column, queue => 'kept out', dt => '2020-01-01',
+		role => 'stranger');
+	wait_until($node, "SELECT dt > now() AND sqlstate = '42501' FROM task WHERE id = $id");
+	is(sql(q{SELECT string_agg(concat_ws(' ', queue, paused, late > '1 year'), ', ' ORDER BY queue)
+			FROM pg_task_repeating()}),
+		'kept out f t, slow f t, stopped t, x t, y f, z f', 'late and paused');
+	sql('GRANT CONNECT ON DATABASE postgres TO PUBLIC');
+};
+
+# The figures of all repeating tasks are for monitoring, their texts are not.
+subtest 'repeating tasks of others' => sub {
+	my $texts = q{SELECT string_agg(concat_ws(' ', queue, key, role, last_state, last_error,
+		request), ', ' ORDER BY queue) FROM pg_task_repeating()};
+	my %column = (repeat => '1 day', key => 'k');
+
+	sql('TRUNCATE task; CREATE ROLE monitor LOGIN IN ROLE pg_read_all_stats');
+	run_task($node, %column, queue => 'a', request => 'SELECT 1/0', role => 'app');
+	run_task($node, %column, queue => 'b', request => 'SELECT 2/0', role => 'other');
+	is(sql_as('monitor', $texts), 'a k app FAIL, b k other FAIL', 'without a grant: no text');
+	sql('GRANT SELECT ON task TO monitor');
+	is(sql_as('monitor', $texts), 'a k app FAIL, b k other FAIL', 'nor with one');
+	sql('GRANT app TO monitor');
+	my $own = 'a k app FAIL division by zero SELECT 1/0';
+	is(sql_as('monitor', $texts), "$own, b k other FAIL", 'but of a role that it is a member of');
+	sql('CREATE POLICY none ON task AS RESTRICTIVE USING (false)');
+	is(sql_as('monitor', $texts), 'a k app FAIL, b k other FAIL', 'not beside another policy');
+	sql('DROP POLICY none ON task; ALTER TABLE task DISABLE ROW LEVEL SECURITY');
+	is(sql_as('monitor', $texts), "$own, b k other FAIL division by zero SELECT 2/0",
+		'all without row security');
+	sql('ALTER TABLE task ENABLE ROW LEVEL SECURITY');
+	is(sql_as('app', $texts), $own, 'others see their own');
+	is(sqlstate_of('monitor', q{SELECT pg_task_paused('{a}')}), '55000', 'no question besides');
+};
+
 subtest 'status' => sub {
 	sql('TRUNCATE task');
 	ended(10, stop => q{timestamptz '2020-01-01 00:00+00' + i * interval '1 day'});
@@ -187,9 +246,14 @@ subtest 'docs/monitoring.md' => sub {
 
 	sql('TRUNCATE task');
 	run_task($node, request => 'SELECT 1/0', repeat => '1 day');
-	insert_task($node, request => 'SELECT 1', id => 42, queue => 'shut', dt => '2020-01-01');
+	insert_task($node, request => 'SELECT 1', id => 42, queue => 'stopped', dt => '2020-01-01');
+	my $ended = insert_task($node, request => 'SELECT 1', cron => '@daily', key => 'ended');
+	sql("UPDATE task SET state = 'STOP' WHERE id = $ended");
 	my $id = insert_task($node, request => q{SELECT hold('c')});
 	wait_for_running($node, 1, id => $id, event => 'PgSleep');
+	my ($query) = grep { /next IS NULL/ } @blocks;
+	is(sql($query) =~ s/\|\d{4}-.*//sr, "$ended|default|ended|\@daily|STOP",
+		'a schedule that has ended, and no other');
 	cmp_ok(scalar @blocks, '>=', 8, 'there are queries');
 	for my $block (@blocks)
 	{
