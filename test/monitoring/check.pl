@@ -181,7 +181,7 @@ sub series_of
 
 	return join "\n", sort map {
 		my $labels = $_->{metric};
-		join ',', map { $_ . '=' . ($labels->{$_} // '') } qw(datname queue le);
+		join ',', map { $_ . '=' . ($labels->{$_} // '') } qw(datname queue key role le);
 	} query(qq($metric\{job="$job"}));
 }
 
@@ -251,7 +251,24 @@ sub make_tasks
 		INSERT INTO task (queue, request) VALUES ('$name', 'SELECT 1');
 		INSERT INTO task (queue, request) VALUES ('long', 'SELECT pg_sleep(600)');
 		INSERT INTO task (queue, repeat, request) VALUES ('tick', '0.1 s', 'SELECT pg_sleep(0.01)');
-		INSERT INTO task (queue, repeat, request) VALUES ('failing', '0.2 s', 'SELECT 1 / 0')});
+		INSERT INTO task (queue, repeat, request) VALUES ('failing', '0.2 s', 'SELECT 1 / 0');
+		CREATE ROLE tenant;
+		CREATE ROLE stranger;
+		REVOKE CONNECT ON DATABASE postgres FROM PUBLIC;
+		INSERT INTO task (queue, key, repeat, dt, request, role)
+			SELECT 'many', n, '1 day', '2100-01-01', 'SELECT 1', 'tenant'
+			FROM generate_series(1, 200) AS n;
+		INSERT INTO task (queue, key, repeat, dt, request) VALUES
+			('named', '$name', '1 day', now(), 'SELECT 1'),
+			('named', repeat('k', 200), '1 day', now(), 'SELECT 1 / 0'),
+			('named', 'gone', '1 day', '2100-01-01', 'SELECT 1'),
+			('paused', 'paused', '1 day', now() - interval '3 h', 'SELECT 1'),
+			('plain', NULL, '1 day', now(), 'SELECT 1'),
+			('plain', NULL, '1 day', now(), 'SELECT 1 / 0'),
+			('plain', NULL, '1 day', '2100-01-01', 'SELECT 1');
+		INSERT INTO task (queue, key, repeat, dt, request, role)
+			VALUES ('named', 'late', '1 day', now() - interval '2 h', 'SELECT 1', 'stranger')});
+	sql('GRANT CONNECT ON DATABASE postgres TO task_monitor, tenant');
 }
 
 sub start_programs
@@ -311,10 +328,24 @@ my %expected = (
 	'pg_task_wait_seconds_count{queue="broken"}' => 7,
 	'pg_task_wait_seconds_bucket{queue="broken",le="+Inf"}' => 7,
 	'pg_task_run_seconds_bucket{queue="long",le="+Inf"}' => 0,
-	'pg_task_queue_due{queue="paused"}' => 3,
+	'pg_task_queue_due{queue="paused"}' => 4,
 	'pg_task_queue_due{queue="never"}' => 0,
 	'pg_task_queue_waits{queue="never"}' => 1,
 	'pg_task_queue_runs{queue="long"}' => 1,
+	'pg_task_queue_paused{queue="paused"}' => 1,
+	'pg_task_queue_paused{queue="long"}' => 0,
+	'pg_task_queue_behind_seconds{queue="paused"}' => 0,
+	'pg_task_schedule_failed{queue="named",key=~"k{100}"}' => 1,
+	"pg_task_schedule_failed{queue=\"named\",key=$escaped,role=\"postgres\"}" => 0,
+	'pg_task_schedule_late_seconds{key="late",role="stranger"} > bool 7000' => 1,
+	'pg_task_schedule_late_seconds{key="paused"}' => 0,
+	'pg_task_schedule_paused{key="paused"}' => 1,
+	'pg_task_schedule_paused{key="late"}' => 0,
+	'pg_task_schedule_chains{queue="plain",key=""}' => 3,
+	'pg_task_schedule_failed{queue="plain",key=""}' => 1,
+	'count by (job) (pg_task_schedule_chains)' => 100,
+	'count by (job) (pg_task_schedule_chains{role!="tenant"})' => sql(q{
+		SELECT count(DISTINCT (queue, key)) FROM pg_task_repeating() WHERE role <> 'tenant'}),
 	'count by (job) (pg_task_queue_due{datname="app"})' => 'NULL',
 	'count by (job) (pg_task_scheduler_running == 1)' => sql(
 		'SELECT count(*) FROM pg_stat_task_scheduler()'),
@@ -322,7 +353,6 @@ my %expected = (
 	'pg_task_scheduler_behind_seconds{datname="postgres"} > bool 7000' => 1,
 	'pg_task_scheduler_behind_seconds{datname="postgres"} > bool 10000' => 0,
 	'pg_task_queue_behind_seconds{queue="slow"} > bool 7000' => 1,
-	'pg_task_queue_behind_seconds{queue="paused"}' => 0,
 	'pg_task_table_size_bytes{datname="postgres"} > bool 50000' => 1,
 );
 
@@ -366,11 +396,15 @@ wait_for('each rule is evaluated', sub { !grep { $_->{health} ne 'ok' } rules() 
 # Its "for" may be over or not.
 sub is_on { return scalar grep { $_->{name} eq $_[0] && $_->{state} ne 'inactive' } rules() }
 
-for my $name (qw(PgTaskFailing PgTaskLate))
+for my $name (qw(PgTaskFailing PgTaskLate PgTaskPaused PgTaskScheduleFailed PgTaskScheduleLate))
 {
 	wait_for("$name is on", sub { is_on($name) });
 }
 wait_for("$_ is not", sub { !is_on($_) }) for qw(PgTaskUnknown PgTaskDisabled PgTaskHeldBack);
+sql(q{DELETE FROM task WHERE key = 'gone'});
+wait_for('a schedule is gone', sub {
+	values_of('count by (job) (pg_task_schedule_chains{key="gone"})') eq 'NULL NULL';
+});
 
 sql('ALTER DATABASE app SET pg_task.enabled = off');
 wait_for('a disabled database is seen',
