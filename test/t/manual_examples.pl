@@ -69,6 +69,25 @@ my %check_queues = (
 		sql(q{UPDATE task SET state = 'STOP' WHERE queue = 'pulse' AND state IN ('PLAN', 'WORK')});
 	},
 	'Order per customer' => sub { wait_for_end(q{queue LIKE 'customer.%'}) },
+	'Strict order' => sub {
+		wait_for_end(q{queue LIKE 'account.%'});
+		sql_in($db, q{INSERT INTO task (queue, request) VALUES ('account.9',
+			'SELECT 1 / (attempt - 1) FROM task WHERE id = pg_task_id()'),
+			('account.9', 'SELECT 2'), ('account.10', 'SELECT 3')});
+		wait_for_end(q{queue LIKE 'account.%'});
+		is_sql(q{SELECT string_agg(concat_ws(' ', state, attempt), ', ' ORDER BY start)
+			FROM task WHERE queue = 'account.9'}, 'DONE 2, DONE 1', 'none overtakes one that failed');
+	},
+	'Fair shares' => sub {
+		wait_for_end(q{queue LIKE 'tenant.%'});
+		sql_in($db, q{INSERT INTO task (queue, dt, request)
+			SELECT 'tenant.large', now() - interval '1 h', 'SELECT 1' FROM generate_series(1, 1000)
+			 UNION ALL SELECT 'tenant.small', now(), 'SELECT 1' FROM generate_series(1, 5)});
+		wait_for_end(q{queue LIKE 'tenant.%'});
+		is_sql(q{SELECT max(start) FILTER (WHERE queue = 'tenant.small')
+			< max(start) FILTER (WHERE queue = 'tenant.large') FROM task
+			WHERE queue LIKE 'tenant.%'}, 't', 'those who have little are not last');
+	},
 	'Drop the duplicate' => sub { wait_for_end(q{key = 'refresh'}) },
 	'Plan the waiting one anew' => sub {
 		is_single('report', 'PLAN');
@@ -103,6 +122,20 @@ my %check_queues = (
 	},
 	'Once in a while' => \&check_once,
 	'Repeating tasks' => sub { is_single('nightly', 'PLAN') },
+	'Rebuild indexes' => sub {
+		wait_for_end(q{queue = 'reindex'});
+		is_sql(q{SELECT string_agg(DISTINCT request || ' ' || state, ', ' ORDER BY request || ' '
+			|| state) FROM task WHERE queue = 'reindex'}, 'REINDEX TABLE CONCURRENTLY public.copied'
+			  . ' DONE, REINDEX TABLE CONCURRENTLY public.document DONE', 'both tables');
+		sql_in($db, 'CREATE INDEX ON document (body)');
+	},
+	'Single indexes' => sub {
+		wait_for_end(q{queue = 'reindex'});
+		is_sql(q{SELECT string_agg(concat_ws(' ', step, needs, state), ', ' ORDER BY step)
+			FROM task WHERE queue = 'reindex' AND step IS NOT NULL}, 'public.copied_pkey DONE,'
+			. ' public.document_body_idx DONE, public.document_pkey {public.document_body_idx} DONE',
+			'one index of each table at a time');
+	},
 	'Bulk' => sub {
 		wait_for_end(q{queue LIKE 'lot %'});
 		is_sql(q{SELECT count(*) FROM task WHERE queue LIKE 'lot %' AND state = 'DONE'}, 5002,
