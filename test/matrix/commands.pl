@@ -358,6 +358,14 @@ subtest 'pg_upgrade' => sub {
 	wait_until($node, q{SELECT state = 'held back' FROM pg_stat_task_scheduler()
 		WHERE datname = 'held'});
 	busy('one');
+	sql(q{ALTER DATABASE one SET pg_task.keep_failed = '7 d';
+		ALTER ROLE tenant SET pg_task.retry = 3});
+	sql_in('one', q{INSERT INTO task_queue (queue, max) VALUES ('once%', 1)});
+	my $schedule = insert_task($node, db => 'one', request => 'SELECT 2', role => 'tenant',
+		key => 'yearly', cron => '0 4 1 1 *', timezone => 'Europe/Berlin');
+	my $interrupted = insert_task($node, db => 'one', role => 'chief',
+		request => "SELECT hold('upgrade')");
+	wait_for_state($node, $interrupted, 'WORK', db => 'one');
 	wait_until($node, q{SELECT col_description('task'::regclass, attnum) LIKE '%[pg_task away %'
 		FROM pg_attribute WHERE attrelid = 'task'::regclass AND attname = 'attempt'},
 		db => 'held');
@@ -373,6 +381,16 @@ subtest 'pg_upgrade' => sub {
 			WHERE datname = 'held'});
 		pass("$name: what was held back, is");
 		my $after = $name eq 'without' ? runs_when_released('one') : runs('one');
+		open_gate($node, 'upgrade', db => 'one');
+		wait_for_state($node, $interrupted, 'DONE', db => 'one');
+		is(task($node, $interrupted, 'attempt', db => 'one'), 2, "$name: what ran, runs again");
+		is(sql_in('one', q{SELECT cron, timezone, key, role, dt > now(), state FROM task}
+				. " WHERE id = $schedule"), '0 4 1 1 *|Europe/Berlin|yearly|tenant|t|PLAN',
+			"$name: a schedule");
+		is(sql_in('one', 'SELECT queue, max FROM task_queue'), 'once%|1', "$name: a rule");
+		is(sql(q{SELECT string_agg(setconfig::text, ' ' ORDER BY setrole)
+				FROM pg_db_role_setting}), '{"pg_task.keep_failed=7 d"} {pg_task.retry=3}',
+			"$name: settings");
 		row('pg_upgrade', "from $version to $newer"
 			. ($name eq 'without' ? ', which does not preload pg_task yet' : ''), '', $after);
 		system_or_bail("$bindir/pg_ctl", '-s', '-w', '-D', $data, '-m', 'fast', 'stop');
