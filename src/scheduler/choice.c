@@ -295,11 +295,9 @@ is_chosen(const DispatchRound *round, int64 id)
 static void
 skip_first_task(QueueGroup *group, ClockNow now)
 {
-	TaskPlace place;
-
-	(void) groups_drop_first(group, now, &place);
+	(void) groups_drop_first(group, now);
 	while (group->next < group->count && refused_has(group->places[group->next], now.mono) &&
-		   groups_drop_first(group, now, &place))
+		   groups_drop_first(group, now))
 		;
 	order_skip(group);
 }
@@ -311,12 +309,10 @@ skip_first_task(QueueGroup *group, ClockNow now)
 static void
 leave_to_binding(DispatchRound *round, QueueGroup *group)
 {
-	TaskPlace place;
-
 	unstarted_bind(&group->key);
 	if (strict_awaits(round, group, group->places[group->next]))
 		return;
-	while (groups_drop_first(group, round->now, &place))
+	while (groups_drop_first(group, round->now))
 		;
 	order_skip(group);
 }
@@ -383,7 +379,7 @@ fail_group(DispatchRound *round, QueueGroup *group, const Role *role)
 		if (!refused_has(place, round->now.mono) &&
 			!unstarted_fail(place, &group->key, role->error, role->hint, role->sqlstate, true))
 			break;
-		(void) groups_drop_first(group, round->now, &place);
+		(void) groups_drop_first(group, round->now);
 		count++;
 	}
 	round->failed += count;

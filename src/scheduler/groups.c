@@ -25,6 +25,12 @@
 #include "scheduler/rates.h"
 #include "scheduler/role_line.h"
 
+/*
+ * As many groups are remembered at most: 100,000 queues and what runs beside them.  One in a queue
+ * of its own takes about 750 bytes.
+ */
+#define GROUPS_LIMIT 125000
+
 /* Rows of a group that are remembered because hints named each of them. */
 #define HINTED_ROWS 16
 
@@ -75,19 +81,17 @@ static struct
 	grouptable_hash *table;
 	dlist_head all; /* all groups; those that were named last at the end */
 	uint32 scan_number;
-	int limit;		/* groups that are remembered at most */
-	bool lacking;	/* since the last scan began, one was not remembered, because of that ... */
-	bool displaced; /* ... or was forgotten for another */
-	bool sweeping;	/* the groups that the last scan did not find are forgotten */
+	int limit;	  /* groups that are remembered at most */
+	bool lacking; /* since the last scan began, one was not remembered, or forgotten, for that */
 } groups;
 
 DEFINE_HASH_INSERT(insert_group, grouptable, GroupEntry, const TaskGroup *)
 
 void
-groups_create(int limit, int64 aging)
+groups_create(int64 aging)
 {
 	memset(&groups, 0, sizeof(groups));
-	groups.limit = limit;
+	groups.limit = GROUPS_LIMIT;
 	dlist_init(&groups.all);
 	groups.context =
 		AllocSetContextCreate(TopMemoryContext, "pg_task groups", ALLOCSET_DEFAULT_SIZES);
@@ -141,20 +145,6 @@ reserve_places(QueueGroup *group, int more)
 	}
 	group->next = 0;
 	group->count = known;
-}
-
-/* Add rows behind those that are known. */
-static void
-append_places(QueueGroup *group, const TaskPlace *places, int count, bool exhausted)
-{
-	reserve_places(group, count);
-	order_detach(group);
-	memcpy(group->places + group->count, places, count * sizeof(TaskPlace));
-	group->count += count;
-	if (count > 0)
-		group->read_position = places[count - 1];
-	group->exhausted = exhausted;
-	order_attach(group);
 }
 
 /* Add a row in its place among those that are known, unless it is known. */
@@ -300,18 +290,9 @@ find_place(const TaskGroup *key, TaskPlace place)
 		(queue && clock_is_before(now.mono, queue_blocked_until(queue, key, now))))
 		return false;
 	forget_group(dlist_head_element(QueueGroup, node, &groups.all));
-	groups.displaced = true;
 	/* that may leave one more queue without groups */
-	queues_sweep_begin();
-	(void) queues_sweep(now.mono, 2);
+	(void) queues_forget_idle(now.mono, 2);
 	return true;
-}
-
-/* Were groups forgotten for others since the last scan began? */
-bool
-groups_displaced(void)
-{
-	return groups.displaced;
 }
 
 /* Were groups forgotten, or not remembered, because there are too many? */
@@ -398,7 +379,7 @@ void
 groups_scan_begin(void)
 {
 	groups.scan_number++;
-	groups.lacking = groups.displaced = false;
+	groups.lacking = false;
 }
 
 /*
@@ -426,11 +407,8 @@ groups_claimed(QueueGroup *group, TaskPlace place, bool claimed)
 
 	if (claimed && group->nmissed > 0 && order == 0)
 	{
-		order_detach(group);
-		group->next = group->count = group->nmissed = 0;
-		group->read_position = place;
-		group->exhausted = false;
-		order_attach(group);
+		group->nmissed = 0;
+		groups_read_again(group, place);
 	}
 	else if (!claimed && order != 0)
 	{
@@ -471,16 +449,9 @@ groups_scan_found(const TaskGroup *key, const TaskPlace *places, int count, bool
 	}
 }
 
-/* The scan is complete: the groups that it did not find are empty, and are to be forgotten. */
-void
-groups_scan_end(void)
-{
-	groups.sweeping = false;
-}
-
 /*
- * After a scan: forget groups that it did not find, and queues that are not used, up to this
- * number. Returns true when all are forgotten.
+ * The scan has read all groups: those that it did not find are empty.  Forget them, and queues that
+ * are not used, up to this number.  Returns true when all are forgotten.
  */
 bool
 groups_forget_unseen(MonoTime now, int limit)
@@ -493,12 +464,7 @@ groups_forget_unseen(MonoTime now, int limit)
 			break;
 		forget_group(group);
 	}
-	if (limit <= 0)
-		return false;
-	if (!groups.sweeping)
-		queues_sweep_begin();
-	groups.sweeping = true;
-	return queues_sweep(now, limit);
+	return queues_forget_idle(now, limit);
 }
 
 /*
@@ -537,8 +503,20 @@ groups_read_ahead(QueueGroup **batch, int limit, ClockNow now)
 void
 groups_read(QueueGroup *group, const TaskPlace *places, int count, int limit)
 {
-	Assert(order_places_ascend(group->read_position, places, count));
-	append_places(group, places, count, count < limit);
+	int i;
+
+	/* in a partitioned table two rows may have the same position */
+	for (i = 0; i < count; i++)
+		Assert(order_compare_places(i > 0 ? &places[i - 1] : &group->read_position, &places[i]) <=
+			   0);
+	reserve_places(group, count);
+	order_detach(group);
+	memcpy(group->places + group->count, places, count * sizeof(TaskPlace));
+	group->count += count;
+	if (count > 0)
+		group->read_position = places[count - 1];
+	group->exhausted = count < limit;
+	order_attach(group);
 }
 
 /*
@@ -586,11 +564,11 @@ groups_due_now(const QueueGroup *group, ClockNow now)
 
 /* Remove the first task of a group, if it is due, without starting it. */
 bool
-groups_drop_first(QueueGroup *group, ClockNow now, TaskPlace *place)
+groups_drop_first(QueueGroup *group, ClockNow now)
 {
 	if (!groups_due_now(group, now))
 		return false;
-	*place = take_first(group);
+	(void) take_first(group);
 	return true;
 }
 

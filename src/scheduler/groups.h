@@ -11,23 +11,15 @@
 #include "shared/clock.h"
 #include "shared/task.h"
 
-/*
- * As many groups are remembered at most: 100,000 queues and what runs beside them.  One in a queue
- * of its own takes about 750 bytes.
- */
-#define GROUPS_LIMIT 125000
-
-extern void groups_create(int limit, int64 aging);
+extern void groups_create(int64 aging);
 extern void groups_clear(void);
 
 extern void groups_hint(const TaskGroup *key, TaskPlace place, bool several);
 extern void groups_scan_begin(void);
 extern void
 groups_scan_found(const TaskGroup *key, const TaskPlace *places, int count, bool complete);
-extern void groups_scan_end(void);
 extern bool groups_forget_unseen(MonoTime now, int limit);
 extern bool groups_lack(void);
-extern bool groups_displaced(void);
 
 extern int groups_read_ahead(QueueGroup **batch, int limit, ClockNow now);
 extern void groups_read(QueueGroup *group, const TaskPlace *places, int count, int limit);
@@ -35,7 +27,7 @@ extern void groups_read(QueueGroup *group, const TaskPlace *places, int count, i
 extern bool groups_ready(ClockNow now);
 extern TaskPlace groups_choose_first(QueueGroup *group, ClockNow now);
 extern bool groups_due_now(const QueueGroup *group, ClockNow now);
-extern bool groups_drop_first(QueueGroup *group, ClockNow now, TaskPlace *place);
+extern bool groups_drop_first(QueueGroup *group, ClockNow now);
 
 extern void groups_task_ended(QueueState *queue);
 extern void groups_rewind(QueueGroup *group, TaskPlace place);

@@ -66,21 +66,6 @@ static struct
 
 DEFINE_HASH_INSERT(insert_role, roletable, RoleEntry, char *)
 
-/*
- * Are these positions in ascending order, and behind the read position?  In a partitioned table two
- * rows may have the same position.
- */
-bool
-order_places_ascend(TaskPlace read_position, const TaskPlace *places, int count)
-{
-	int i;
-
-	for (i = 1; i < count; i++)
-		if (order_compare_places(&places[i - 1], &places[i]) > 0)
-			return false;
-	return count == 0 || order_compare_places(&read_position, &places[0]) < 0;
-}
-
 /* The first of the ready groups of a role that has one. */
 static inline QueueGroup *
 first_of_role(const GroupRole *role)

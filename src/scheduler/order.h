@@ -132,7 +132,6 @@ typedef struct GroupRole
 	bool limited;		 /* the connection limit of the database concerns it */
 } GroupRole;
 
-extern bool order_places_ascend(TaskPlace read_position, const TaskPlace *places, int count);
 extern OrderKey order_key_at(const TaskGroup *key, TimestampTz turn, TaskPlace place);
 extern int order_compare_keys_in_queue(const OrderKey *a, const OrderKey *b);
 

@@ -46,10 +46,9 @@ static struct
 	MemoryContext context; /* of names and the hash table */
 	MemoryContext states;  /* of QueueState alone */
 	queuetable_hash *table;
-	dlist_head idle; /* queues without groups and running tasks */
+	dlist_head idle; /* those without groups and running tasks, in the order of becoming so */
 	int nidle;
 	TimestampTz turn; /* the last one of any queue */
-	int sweep_left;	  /* idle queues that the current sweep has not looked at */
 	double average;	  /* of all queues */
 } queues;
 
@@ -252,35 +251,31 @@ forget_queue(QueueState *queue)
 	pfree(queue);
 }
 
-/* A sweep begins: it looks at all queues that are idle now. */
-void
-queues_sweep_begin(void)
-{
-	queues.sweep_left = queues.nidle;
-}
-
 /*
- * Look at the next idle queues, up to this number, and forget those that were not used for a while.
- * Returns true when the sweep is complete.
+ * Forget idle queues that were not used for a while, up to this number.  Returns true when all are
+ * forgotten.
  */
 bool
-queues_sweep(MonoTime now, int limit)
+queues_forget_idle(MonoTime now, int limit)
 {
 	int memory = queues.table->members > QUEUES_MANY ? QUEUE_MEMORY_MANY_MS : QUEUE_MEMORY_MS;
+	int left = queues.nidle;
 
-	for (; limit > 0 && queues.sweep_left > 0 && !dlist_is_empty(&queues.idle); limit--)
+	for (; left > 0 && limit > 0; left--)
 	{
 		QueueState *queue = dlist_head_element(QueueState, idle_node, &queues.idle);
 
-		queues.sweep_left--;
-		if (clock_is_before(now, queue->held_until) || !rates_is_idle(&queue->claims, now) ||
-			!clock_exceeds(queue->claims.last, now, memory))
+		/* those behind it became idle later */
+		if (!clock_exceeds(queue->claims.last, now, memory))
+			break;
+		if (clock_is_before(now, queue->held_until) || !rates_is_idle(&queue->claims, now))
 		{
 			dlist_delete(&queue->idle_node);
 			dlist_push_tail(&queues.idle, &queue->idle_node);
+			continue;
 		}
-		else
-			forget_queue(queue);
+		forget_queue(queue);
+		limit--;
 	}
-	return queues.sweep_left == 0 || dlist_is_empty(&queues.idle);
+	return limit > 0;
 }

@@ -68,7 +68,6 @@ queues_turn_back(TimestampTz now, int64 step, void (*follow)(QueueState *, Times
 extern const QueueRule *queue_rule(QueueState *queue);
 extern double queue_average(const QueueState *queue);
 extern void queue_learn(QueueState *queue, uint32 elapsed);
-extern void queues_sweep_begin(void);
-extern bool queues_sweep(MonoTime now, int limit);
+extern bool queues_forget_idle(MonoTime now, int limit);
 
 #endif /* PG_TASK_QUEUES_H */

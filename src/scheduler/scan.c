@@ -7,7 +7,7 @@
  * between.  It reads all rows of groups that have a few, and jumps from group to group where they
  * have many.  It takes a small part of the time, even if it is requested all the time.
  *
- * If groups are forgotten for others, the next scan begins soon: each gets its turn.
+ * If there are too many groups to remember, the next scan begins soon: each gets its turn.
  *
  * Every period, and before each scan, other rows are looked at that nobody has reported: runs whose
  * rows were changed, suspects, the next expiry, dependent rows.
@@ -54,7 +54,7 @@
 
 /*
  * The next scan waits for this many times the duration of the last one: scans take at most 1/100
- * of the time; at most 1/5 if they are requested, or if groups were forgotten for others.
+ * of the time; at most 1/5 if they are requested, or if there are too many groups.
  */
 #define SCAN_SHARE 100
 #define WANTED_SHARE 4
@@ -382,7 +382,6 @@ advance_scan(const TaskTable *table)
 	set_position(last);
 	if (last)
 		return false;
-	groups_scan_end();
 	figure_set(FIGURE_OLDEST, scan.oldest);
 	scan.tidying = true;
 	return false;
@@ -413,7 +412,7 @@ read_slice(void)
 	scan.not_before.us = now.us + scan.cost * WANTED_SHARE;
 	scan.next_look = clock_plus_ms(now, MyScheduler->settings.period);
 	scan.next.us = Max(now.us + scan.cost * SCAN_SHARE, scan.next_look.us);
-	if (groups_displaced())
+	if (groups_lack())
 		scan.next = scan.not_before;
 }
 

@@ -794,7 +794,7 @@ prepare_process(void)
 	MyScheduler->settings = location_of(MyScheduler->database);
 	wake_timeout = RegisterTimeout(USER_TIMEOUT, wake_up);
 	work_define();
-	groups_create(GROUPS_LIMIT, (int64) Settings.aging * 1000);
+	groups_create((int64) Settings.aging * 1000);
 	pool_create((PoolListener){.ended = dependents_ended, .orphaned = orphans_add});
 }
 

@@ -179,7 +179,7 @@ groups_check(PG_FUNCTION_ARGS)
 	table.read_limit = 3;
 	table.list_limit = 1;
 	failing_allocation = 0;
-	groups_create(PG_INT32_MAX, 0);
+	groups_create(0);
 	rates_end_hold(false);
 	for (i = 0; i < (int) lengthof(checks); i++)
 		if (strcmp(checks[i].name, name) == 0)

@@ -190,7 +190,6 @@ read_groups(ClockNow now)
 static void
 end_scan(ClockNow now)
 {
-	groups_scan_end();
 	while (!groups_forget_unseen(now.mono, 2))
 		;
 }
