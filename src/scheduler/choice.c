@@ -46,6 +46,12 @@
  */
 #define REFUSED_DEMANDS 16
 
+/*
+ * A role that may have no executor is looked at again when databases, roles or the table have
+ * changed, and after this time (ms): not each change of a limit is reported.
+ */
+#define BARRED_MS 10000
+
 /* Read the next rows of the first group in the order, and of those that are soon to be read. */
 static void
 read_groups(const TaskTable *table, ClockNow now)
@@ -122,7 +128,7 @@ set_aside(DispatchRound *round, const BlockedRole *entry, DemandAnswer answer)
 	GroupRole *role = entry->group_role;
 
 	if (answer == DEMAND_BARRED)
-		role_line_bar(role, round->now.mono);
+		role_line_add(role, clock_plus_ms(round->now.mono, BARRED_MS));
 	else if (demand_executors_of(role->oid) > 0)
 		round->wanted += demand_lacking(role->oid, entry->demand.tasks, entry->demand.average);
 	else if (answer == DEMAND_REFUSED || answer == DEMAND_FULL)

@@ -35,6 +35,9 @@
 /* The last round has put its tasks back: see check_rules. */
 static bool gave_back;
 
+/* Roles without an executor were recalled after these changes of databases and roles. */
+static uint32 changes_seen;
+
 /* Fill in the ring's entry for a claimed task. */
 static void
 make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *task)
@@ -278,12 +281,15 @@ check_rules(DispatchRound *round)
 bool
 dispatch_round(DispatchRound *round, ClockNow now)
 {
+	uint32 changes = pg_atomic_read_u32(&Shared->databases_changes);
 	bool again;
 
 	Assert(round->count == 0);
 	memset(round, 0, offsetof(DispatchRound, entries));
 	round->now = now;
-	role_line_recall(pg_atomic_read_u32(&Shared->databases_changes), now.mono);
+	if (changes != changes_seen)
+		role_line_recall();
+	changes_seen = changes;
 	if (!groups_ready(now))
 		return false;
 	round->limit = refused_limit(REFUSED_CLAIM, DISPATCH_MAX);

@@ -18,8 +18,8 @@
 #include "shared/clock.h"
 
 /*
- * If rows were refused, or a table beside the task table, a scheduler that has exited for another
- * database comes back after this time (ms).
+ * If rows were refused, or a table beside the task table, or a role has no executor, a scheduler
+ * that has exited for another database comes back after this time (ms).
  */
 #define JOB_FAILED_RETRY_MS 30000
 

@@ -108,8 +108,7 @@ typedef enum RoleSkip
 {
 	ROLE_NOT_SKIPPED,
 	ROLE_SKIPPED, /* until the next round */
-	ROLE_IN_LINE, /* until it is called: see role_line.c */
-	ROLE_BARRED	  /* it may have no executor, and is not called */
+	ROLE_IN_LINE  /* until it is called: see role_line.c */
 } RoleSkip;
 
 /* A role that has waiting rows. */

@@ -24,22 +24,12 @@
 /* Groups of a blocked role that are asked for the tasks that they could start. */
 #define DEMAND_GROUPS 32
 
-/* Not each change of a limit is reported: a barred role is looked at again after this time (ms). */
-#define BARRED_MS 10000
-
 /*
  * Delay of the next start for a role, after an executor of it could not connect (ms): doubled each
  * time, up to the second.
  */
 #define RETRY_MS 1000
 #define RETRY_MAX_MS 30000
-
-/*
- * The counter of changed databases and roles when barred roles were called back, and whether they
- * are to be called whatever it says.  Static: they last.
- */
-static uint32 changes_seen;
-static bool changes_missed;
 
 /* Count the tasks of a group that could start now, as far as rows were read. */
 static int
@@ -95,15 +85,6 @@ role_line_add(GroupRole *role, MonoTime not_before)
 	role->not_before = not_before;
 }
 
-/* A role may have no executor: it is not called until databases or roles have changed, or a while.
- */
-void
-role_line_bar(GroupRole *role, MonoTime now)
-{
-	role_line_add(role, clock_plus_ms(now, BARRED_MS));
-	role->skip = ROLE_BARRED;
-}
-
 /*
  * Call the first roles in line, up to this number: their tasks take part in this round.  "full":
  * not those that the connection limit of the database keeps from starting.  Returns how many.
@@ -135,31 +116,21 @@ role_line_call(MonoTime now, int limit, bool full)
 	return count;
 }
 
-/* Have the next round call barred roles: what bars them may have changed. */
-void
-role_line_recall_all(void)
-{
-	changes_missed = true;
-}
-
 /*
- * A round begins.  Barred roles wait in line as others do if databases or roles have changed, by
- * this counter, or if that was long ago.
+ * What keeps roles from having an executor may have changed: they may be called at once, but for
+ * those that could not connect.
  */
 void
-role_line_recall(uint32 changes, MonoTime now)
+role_line_recall(void)
 {
-	bool all = changes_missed || changes != changes_seen;
 	dlist_iter iter;
 
-	changes_missed = false;
-	changes_seen = changes;
 	dlist_foreach(iter, order_skipped_roles())
 	{
 		GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
 
-		if (role->skip == ROLE_BARRED && (all || !clock_is_before(now, role->not_before)))
-			role_line_add(role, CLOCK_LONG_AGO);
+		if (role->retry_ms == 0)
+			role->not_before = CLOCK_LONG_AGO;
 	}
 }
 
@@ -177,9 +148,8 @@ role_line_read(MonoTime now)
 		if (role->skip == ROLE_SKIPPED)
 			continue;
 		line.count++;
-		line.has_barred |= role->skip == ROLE_BARRED;
 		if (!clock_is_before(now, role->not_before))
-			line.waits |= role->skip == ROLE_IN_LINE;
+			line.waits = true;
 		else if (role->retry_ms > 0)
 			line.until = clock_min(line.until, role->not_before);
 	}

@@ -20,18 +20,15 @@ typedef struct RoleDemand
 /* The roles in line. */
 typedef struct RoleLine
 {
-	int count;		 /* and those that are barred */
-	bool waits;		 /* one may be called now */
-	MonoTime until;	 /* when the next may be that could not connect; CLOCK_NEVER: there is none */
-	bool has_barred; /* some may have no executor */
+	int count;
+	bool waits;		/* one may be called now */
+	MonoTime until; /* when the next may be that could not connect; CLOCK_NEVER: there is none */
 } RoleLine;
 
 extern RoleDemand role_line_block(QueueGroup *group, ClockNow now);
 extern void role_line_add(GroupRole *role, MonoTime not_before);
-extern void role_line_bar(GroupRole *role, MonoTime now);
 extern int role_line_call(MonoTime now, int limit, bool full);
-extern void role_line_recall(uint32 changes, MonoTime now);
-extern void role_line_recall_all(void);
+extern void role_line_recall(void);
 extern RoleLine role_line_read(MonoTime now);
 
 extern void role_connected(Oid role);

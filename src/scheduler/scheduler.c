@@ -89,12 +89,6 @@ PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 /* Then it exits after this time, if there are not places for all databases (ms). */
 #define REST_MS 5000
 
-/*
- * While tasks wait whose roles or database may have no connection, the database gets a scheduler
- * again after this time (ms).
- */
-#define BARRED_MS 30000
-
 /* A table beside the task table that cannot be used is looked at again after this time (ms). */
 #define SIDE_AGAIN_MS 10000
 
@@ -193,11 +187,20 @@ dispatch_due(ClockNow now pg_attribute_unused())
 	return clock_min(order_due_at(last_round.now), clock_min(pool_until(then), demand_until(then)));
 }
 
-/* While executors run tasks the scheduler is not idle anyway. */
+/*
+ * While executors run tasks the scheduler is not idle anyway.  While roles wait for an executor
+ * that they may not have, or that cannot connect, the database gets a scheduler from time to time.
+ */
 static MonoTime
 dispatch_needed(ClockNow now)
 {
-	return groups_ready(now) ? now.mono : order_due_at(now);
+	MonoTime again = CLOCK_NEVER;
+
+	if (groups_ready(now))
+		return now.mono;
+	if (role_line_read(now.mono).count > 0)
+		again = clock_plus_ms(now.mono, JOB_FAILED_RETRY_MS);
+	return clock_min(again, order_due_at(now));
 }
 
 static void
@@ -463,7 +466,7 @@ find_table(void)
 	another = MyScheduler->table->relid != MyScheduler->last_relid;
 	/* after an error, a change may have been learnt of only now */
 	retry_refused();
-	role_line_recall_all();
+	role_line_recall();
 	if (MyScheduler->away)
 	{
 		dispatch_publish(NULL);
@@ -817,8 +820,6 @@ shut_down(void)
 		due = clock_min(needed_at(now), scan_missed_until());
 	if (!MyScheduler->absent && !history_walking())
 		due = clock_min(due, next_walk(now));
-	if (role_line_read(now.mono).has_barred)
-		due = clock_min(due, clock_plus_ms(now.mono, BARRED_MS));
 	found = shared_database_found(MyDatabaseId);
 	found.due = due.us == CLOCK_NEVER.us ? DT_NOEND : now.wall + (due.us - now.mono.us);
 	shared_database_publish(MyDatabaseId, &found);

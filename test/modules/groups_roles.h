@@ -47,10 +47,9 @@ check_role_line(void)
 {
 	MonoTime later = after(start, SECOND).mono;
 	GroupRole *limited;
-	uint32 changes = 1;
+	GroupRole *barred;
 	int i;
 
-	role_line_recall(changes, start.mono);
 	insert_for_roles(1, 40);
 	begin_round(start);
 	for (i = 1; i <= 40; i++)
@@ -79,16 +78,19 @@ check_role_line(void)
 	limited = refuse_next(start, 1, CLOCK_LONG_AGO);
 	limited->limited = true;
 	(void) refuse_next(start, 2, CLOCK_LONG_AGO);
-	(void) role_line_block(next_known(start), start);
-	role_line_bar(roletable_lookup(order.table, "r3")->role, start.mono);
+	barred = refuse_next(start, 3, after(start, 10 * SECOND).mono);
 	CHECK(role_line_call(start.mono, 9, true) == 1 && role_is_next(2, start));
 	CHECK(role_line_call(start.mono, 9, true) == 0);
 	CHECK(role_line_call(start.mono, 9, false) == 1 && role_is_next(1, start));
-	CHECK(role_line_read(start.mono).has_barred && !role_line_read(start.mono).waits);
-	role_line_recall(changes, start.mono);
+	CHECK(role_line_read(start.mono).count == 1 && !role_line_read(start.mono).waits);
 	CHECK(role_line_call(start.mono, 9, false) == 0);
-	role_line_recall(changes + 1, start.mono);
-	CHECK(!role_line_read(start.mono).has_barred && role_line_call(start.mono, 9, false) == 1);
+	CHECK(role_line_read(after(start, 10 * SECOND).mono).waits);
+	barred->retry_ms = 1000;
+	role_line_recall();
+	CHECK(role_line_call(start.mono, 9, false) == 0);
+	barred->retry_ms = 0;
+	role_line_recall();
+	CHECK(role_line_read(start.mono).waits && role_line_call(start.mono, 9, false) == 1);
 
 	/* an executor could not connect, twice */
 	limited->oid = 99;
