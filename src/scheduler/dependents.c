@@ -178,16 +178,17 @@ dependents_ended(int64 id)
 }
 
 /*
- * Take what commits have reported, besides these events: tasks for which rows wait from now on, and
- * which may have ended before, and tasks that users have ended.
+ * Take what commits have reported: tasks for which rows wait from now on, and which may have ended
+ * before, and tasks that users have ended; and whether there are others.
  */
 void
-dependents_take(int events, const SharedIds *watched)
+dependents_take(const SharedIds *watched)
 {
 	int i;
 
-	if (events & SHARED_DEPENDENTS)
+	if (MyScheduler->events & SHARED_DEPENDENTS)
 		want_walk();
+	MyScheduler->events &= ~SHARED_DEPENDENTS;
 	for (i = 0; i < watched->count; i++)
 	{
 		add_watched(watched->ids[i]);
@@ -285,14 +286,6 @@ dependents_needed(ClockNow now)
 	bool works = dependents.count > 0 || !dependents.complete;
 
 	return works ? dependents_due(now) : CLOCK_NEVER;
-}
-
-/* Rows that were refused may be accepted now: a walk finds them. */
-void
-dependents_want_walk(void)
-{
-	if (dependents.state != DEPENDENTS_NONE)
-		want_walk();
 }
 
 /*

@@ -14,9 +14,8 @@
 extern const SchedulerJob dependents_job;
 
 extern void dependents_ended(int64 id);
-extern void dependents_take(int events, const SharedIds *watched);
+extern void dependents_take(const SharedIds *watched);
 extern void dependents_look(void);
 extern bool dependents_is_watched(int64 id);
-extern void dependents_want_walk(void);
 
 #endif /* PG_TASK_DEPENDENTS_H */

@@ -137,19 +137,12 @@ history_hint(double keep, MonoTime now)
 	walk.next = clock_min(walk.next, clock_max(walk.not_before, plus_seconds(now, keep)));
 }
 
-void
-history_rules_changed(void)
-{
-	if (!walk.walking)
-		walk.next = clock_min(walk.next, walk.not_before);
-}
-
 static MonoTime
 history_due(ClockNow now pg_attribute_unused())
 {
 	if (MyScheduler->table == NULL || MyScheduler->table->partitioned)
 		return CLOCK_NEVER;
-	return walk.next;
+	return MyScheduler->events & SHARED_HISTORY ? clock_min(walk.next, walk.not_before) : walk.next;
 }
 
 bool
@@ -440,6 +433,10 @@ history_run(ClockNow now)
 	bool news = !walk.walking && walk.settings != pg_atomic_read_u32(&Shared->settings_changes);
 	int64 rest = (int64) MyScheduler->settings.period * REST_PERIODS;
 
+	/* a row or a rule says how long rows are kept, which may be over */
+	if (MyScheduler->events & SHARED_HISTORY)
+		history_hint(0, now.mono);
+	MyScheduler->events &= ~SHARED_HISTORY;
 	if (MyScheduler->table->partitioned ||
 		clock_is_before(now.mono, news ? walk.not_before : walk.next))
 		return;

@@ -13,7 +13,6 @@
 extern const SchedulerJob history_job;
 
 extern void history_hint(double keep, MonoTime now);
-extern void history_rules_changed(void);
 extern bool history_walking(void);
 extern bool history_refused(void);
 

@@ -111,7 +111,6 @@ static struct
 	int nready;
 	MonoTime not_before; /* no batch before this */
 
-	bool wanted;		   /* compare, because a row in state WORK was changed */
 	bool search_wanted;	   /* search for orphans */
 	MonoTime search_after; /* no search for orphans before this */
 
@@ -718,13 +717,6 @@ const SchedulerJob orphans_job = {.due = orphans_due,
 								  .failed = orphans_failed,
 								  .writes = true};
 
-/* A row in state WORK was changed, or nothing is known of them: compare. */
-void
-orphans_compare(void)
-{
-	orphans.wanted = true;
-}
-
 /* Return when orphans are to be searched for next: not while there are very many. */
 static MonoTime
 search_until(void)
@@ -865,7 +857,7 @@ orphans_reconcile(const TaskTable *table)
 	orphans.search_wanted = true;
 	if (!clock_is_before(clock_mono(), search_until()))
 		search_orphans(table, rows, count);
-	orphans.wanted = false;
+	MyScheduler->events &= ~SHARED_RECONCILE;
 }
 
 static void
@@ -880,19 +872,21 @@ reconcile_with_rows(ClockNow now pg_attribute_unused())
 static MonoTime
 reconcile_due(ClockNow now pg_attribute_unused())
 {
-	return orphans.wanted ? CLOCK_LONG_AGO : search_until();
+	return MyScheduler->events & SHARED_RECONCILE ? CLOCK_LONG_AGO : search_until();
 }
 
 static void
 forget_reconciled(bool another)
 {
-	orphans.wanted |= another;
+	if (another)
+		MyScheduler->events |= SHARED_RECONCILE;
 }
 
 static void
 reconcile_failed(const BatchFailure *failure)
 {
-	orphans.wanted |= failure->forget;
+	if (failure->forget)
+		MyScheduler->events |= SHARED_RECONCILE;
 }
 
 const SchedulerJob reconcile_job = {.due = reconcile_due,

@@ -29,7 +29,6 @@ extern void orphans_add(TaskRun run, OrphanKind kind, const TaskFailure *failure
 extern int orphans_count(void);
 extern void orphans_retry(void);
 extern bool orphans_must_write(void);
-extern void orphans_compare(void);
 extern void orphans_reconcile(const TaskTable *table);
 extern int orphans_working(const TaskTable *table, int limit, WorkingRow **rows);
 

@@ -13,7 +13,6 @@
 #include "utils/memutils.h"
 
 #include "scheduler/order.h"
-#include "scheduler/history.h"
 #include "scheduler/queue_rules.h"
 #include "scheduler/rules_reader.h"
 #include "scheduler/work.h"
@@ -39,25 +38,17 @@ static struct
 {
 	Oid relid;		/* InvalidOid: there is none that can be used */
 	bool known;		/* the rules of this table were read */
-	bool wanted;	/* a commit has changed it */
 	MonoTime again; /* when it is read again, in case that no commit has told */
 	MonoTime pause; /* not before this */
 	int locked_ms;	/* the pause after it was found locked; 0: it was not */
 	Reports faults; /* that were logged */
 } reader;
 
-/* A commit has changed the queue table. */
-void
-rules_reader_want(void)
-{
-	reader.wanted = true;
-}
-
 /* Is the table to be read because a commit has changed it, or because it was not read yet? */
 static bool
 is_asked_for(void)
 {
-	return OidIsValid(reader.relid) && (reader.wanted || !reader.known);
+	return OidIsValid(reader.relid) && (!reader.known || (MyScheduler->events & SHARED_QUEUES));
 }
 
 /* Log once why there is no queue table. */
@@ -109,7 +100,7 @@ rules_read(int count, bool asked, MonoTime begun)
 	int64 duration = now.us - begun.us;
 
 	if (asked && queue_rules_shortest_keep() >= 0)
-		history_rules_changed();
+		MyScheduler->events |= SHARED_HISTORY;
 	reader.known = true;
 	reader.locked_ms = 0;
 	reader.pause = now;
@@ -127,20 +118,20 @@ static void
 rules_reader_run(ClockNow now)
 {
 	MonoTime begun = clock_mono();
-	bool asked = reader.wanted;
+	bool asked = (MyScheduler->events & SHARED_QUEUES) != 0;
 	int count;
 
 	if (!OidIsValid(reader.relid) || clock_is_before(now.mono, reader.pause) ||
 		(!is_asked_for() && clock_is_before(now.mono, reader.again)))
 		return;
-	reader.wanted = false; /* before it is read: what comes later is another change */
+	MyScheduler->events &= ~SHARED_QUEUES;
 	count = read_rules();
 	if (count >= 0)
 	{
 		rules_read(count, asked, begun);
 		return;
 	}
-	reader.wanted = true;
+	MyScheduler->events |= SHARED_QUEUES;
 	/* the next iteration prepares it again */
 	if (watch_changed())
 		return;
@@ -156,7 +147,7 @@ rules_reader_run(ClockNow now)
 bool
 rules_reader_read(void)
 {
-	reader.wanted = true;
+	MyScheduler->events |= SHARED_QUEUES;
 	rules_reader_run(clock_now());
 	return !is_asked_for();
 }
@@ -194,7 +185,7 @@ forget_table(bool another pg_attribute_unused())
 	shared_scheduler_publish(MyScheduler->slot, relid, true);
 	reader.known &= relid == reader.relid;
 	reader.known |= !OidIsValid(relid);
-	reader.wanted = true;
+	MyScheduler->events |= SHARED_QUEUES;
 	reader.relid = relid;
 }
 

@@ -11,7 +11,6 @@
 
 extern const SchedulerJob rules_reader_job;
 
-extern void rules_reader_want(void);
 extern bool rules_reader_read(void);
 
 #endif /* PG_TASK_RULES_READER_H */

@@ -72,7 +72,6 @@
 /* Static, because the slices of a scan are in different iterations. */
 static struct
 {
-	bool wanted;			  /* a scan was requested */
 	bool going;				  /* a scan is between two of its slices */
 	bool tidying;			  /* it has read all groups, and forgets what it has not found */
 	bool jumping;			  /* the last groups had many rows: read only the first row of each */
@@ -88,13 +87,6 @@ static struct
 	int nsuspects;
 	bool suspect_waits; /* one was skipped since they were read, because another one runs */
 } scan;
-
-/* Request a scan: rows wait that no hint has named. */
-void
-scan_want(void)
-{
-	scan.wanted = true;
-}
 
 /* Return the number of waiting suspects. */
 int
@@ -172,7 +164,7 @@ set_position(const TaskGroup *after)
 static bool
 is_wanted(void)
 {
-	return scan.wanted || MyScheduler->wants_suspects;
+	return (MyScheduler->events & SHARED_SCAN) || MyScheduler->wants_suspects;
 }
 
 /*
@@ -364,7 +356,8 @@ begin_scan(void)
 	groups_scan_begin();
 	set_position(&before_all);
 	scan.oldest = DT_NOEND;
-	scan.wanted = scan.jumping = false;
+	scan.jumping = false;
+	MyScheduler->events &= ~SHARED_SCAN;
 }
 
 /*
@@ -485,7 +478,8 @@ run_scan(ClockNow now)
 		arbiter_release_isolated(MyScheduler->slot);
 		MyScheduler->wants_suspects = true;
 	}
-	scan.wanted = is_wanted(); /* whatever a look before it finds */
+	if (MyScheduler->wants_suspects) /* whatever a look before it finds */
+		MyScheduler->events |= SHARED_SCAN;
 	scans = !clock_is_before(now.mono, scan_until());
 	looks = (scans && !scan.going) || !clock_is_before(now.mono, scan.next_look);
 	if (!scans && !looks)
@@ -525,7 +519,7 @@ forget_rows(void)
 {
 	set_position(NULL);
 	scan.going = scan.tidying = false;
-	scan.wanted = true;
+	MyScheduler->events |= SHARED_SCAN;
 	scan.not_before = CLOCK_LONG_AGO;
 }
 

@@ -12,7 +12,6 @@
 
 extern const SchedulerJob scan_job;
 
-extern void scan_want(void);
 extern bool scan_is_open(void);
 extern void scan_no_later(MonoTime moment);
 extern MonoTime scan_missed_until(void);

@@ -134,13 +134,13 @@ retry_refused(void)
 		return;
 	changes_seen = changes;
 	if (refused_count() > 0)
-		dependents_want_walk();
+		MyScheduler->events |= SHARED_DEPENDENTS;
 	refused_forget();
 	orphans_retry();
 }
 
 static void
-take_hints(ClockNow now)
+take_hints(ClockNow now pg_attribute_unused())
 {
 	SharedHint hints[SHARED_ALL_HINTS];
 	SharedIds watched;
@@ -148,8 +148,9 @@ take_hints(ClockNow now)
 	int count = shared_scheduler_take(MyScheduler->slot, hints, &watched, &events);
 	int i;
 
+	MyScheduler->events |= events;
 	/* first, because a scan finds what is lost of the others if memory runs out */
-	dependents_take(events, &watched);
+	dependents_take(&watched);
 	for (i = 0; i < count; i++)
 	{
 		TaskGroup group = {hints[i].queue, hints[i].max, hints[i].priority, NameStr(hints[i].role),
@@ -157,16 +158,6 @@ take_hints(ClockNow now)
 
 		groups_hint(&group, hints[i].place, hints[i].several);
 	}
-	if (events & SHARED_SCAN)
-		scan_want();
-	if (events & SHARED_RECONCILE)
-		orphans_compare();
-	if (events & SHARED_EXPIRY)
-		unstarted_look_at_once();
-	if (events & SHARED_QUEUES)
-		rules_reader_want();
-	if (events & SHARED_HISTORY)
-		history_hint(0, now.mono);
 }
 
 /* One claim: hints and finished tasks are handled before the next one. */

@@ -390,13 +390,7 @@ void
 unstarted_look(const TaskTable *table)
 {
 	unstarted.next_expiry = next_expiry(table, DT_NOBEGIN);
-}
-
-/* A task was planned that may expire before all others. */
-void
-unstarted_look_at_once(void)
-{
-	unstarted.next_expiry = 0;
+	MyScheduler->events &= ~SHARED_EXPIRY;
 }
 
 static void
@@ -627,12 +621,20 @@ plan_reboot(ClockNow now)
 	shared_database_publish(MyDatabaseId, &findings);
 }
 
+/* When do waiting tasks expire next?  One may have been planned that expires before all others. */
+static MonoTime
+expiry_due(ClockNow now)
+{
+	return MyScheduler->events & SHARED_EXPIRY ? now.mono
+											   : clock_of_wall(now, unstarted.next_expiry);
+}
+
 static MonoTime
 unstarted_due(ClockNow now)
 {
 	if (unstarted.count > 0 || unstarted.unbound != NIL)
 		return now.mono;
-	return clock_min(clock_of_wall(now, unstarted.next_expiry), unstarted.next_reboot);
+	return clock_min(expiry_due(now), unstarted.next_reboot);
 }
 
 /* One transaction for each kind of rows. */
@@ -641,7 +643,7 @@ unstarted_run(ClockNow now)
 {
 	if (unstarted.count > 0)
 		write_unstarted(now);
-	if (!clock_is_before(now.mono, clock_of_wall(now, unstarted.next_expiry)))
+	if (!clock_is_before(now.mono, expiry_due(now)))
 		expire_tasks(now);
 	if (unstarted.unbound != NIL)
 		bind_groups(now.mono);

@@ -18,6 +18,5 @@ extern bool unstarted_fail(TaskPlace place, const TaskGroup *group, const char *
 extern void unstarted_bind(const TaskGroup *group);
 extern void unstarted_expire(const Candidate *candidate);
 extern void unstarted_look(const TaskTable *table);
-extern void unstarted_look_at_once(void);
 
 #endif /* PG_TASK_UNSTARTED_H */

@@ -40,7 +40,8 @@ typedef struct SchedulerProcess
 	 * the same again.  A later commit that is durable, such as a claim, makes this one durable.
 	 */
 	bool lazy;
-	bool row_missed;	 /* since the last scan began, a row was locked */
+	int events;		 /* SharedEvents that are to be handled: each by the job that looks for it */
+	bool row_missed; /* since the last scan began, a row was locked */
 	bool wants_suspects; /* a scan is to read the suspects, whatever that costs */
 } SchedulerProcess;
 
