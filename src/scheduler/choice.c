@@ -40,18 +40,6 @@
 /* Tasks that an executor may hold, if they are short and no batch is larger. */
 #define RING_MIN 16
 
-/*
- * Roles of which a round demands executors in vain, before it gives up; and roles that have none
- * and are looked at for that, at once.
- */
-#define REFUSED_DEMANDS 16
-
-/*
- * A role that may have no executor is looked at again when databases, roles or the table have
- * changed, and after this time (ms): not each change of a limit is reported.
- */
-#define BARRED_MS 10000
-
 /* Read the next rows of the first group in the order, and of those that are soon to be read. */
 static void
 read_groups(const TaskTable *table, ClockNow now)
@@ -70,124 +58,6 @@ read_groups(const TaskTable *table, ClockNow now)
 	rows_peek_groups(table, peeks, count, limit);
 	for (i = 0; i < count; i++)
 		groups_read(batch[i], peeks[i].places, peeks[i].count, limit);
-}
-
-/*
- * A role whose next task has no executor.  Later tasks of the role are skipped in this round, to
- * keep the order.
- */
-typedef struct BlockedRole
-{
-	Role role;
-	GroupRole *group_role;
-	RoleDemand demand;
-	int executors; /* that it has */
-	int number;	   /* in the order of their first tasks */
-} BlockedRole;
-
-/* The role of this group has no executor for its first task. */
-static void
-block_role(DispatchRound *round, QueueGroup *group, const Role *role)
-{
-	BlockedRole *entry = palloc(sizeof(BlockedRole));
-
-	entry->role = *role;
-	entry->group_role = group->role;
-	entry->group_role->oid = role->oid;
-	entry->group_role->limited = role->database_limit >= 0;
-	entry->demand = role_line_block(group, round->now);
-	entry->executors = demand_executors_of(role->oid);
-	entry->number = list_length(round->blocked);
-	round->blocked = lappend(round->blocked, entry);
-}
-
-/*
- * The role that has fewer executors comes first; then the one that has got none, or needs one, for
- * a longer time; then that of the earlier task.
- */
-static int
-compare_need(const ListCell *left, const ListCell *right)
-{
-	const BlockedRole *a = lfirst(left);
-	const BlockedRole *b = lfirst(right);
-
-	if (a->executors != b->executors)
-		return a->executors - b->executors;
-	if (a->group_role->since.us != b->group_role->since.us)
-		return a->group_role->since.us < b->group_role->since.us ? -1 : 1;
-	return a->number - b->number;
-}
-
-/*
- * A role has got no executor: if it has none, set it aside, so that the next rounds cost nothing
- * for it.
- */
-static void
-set_aside(DispatchRound *round, const BlockedRole *entry, DemandAnswer answer)
-{
-	GroupRole *role = entry->group_role;
-
-	if (answer == DEMAND_BARRED)
-		role_line_add(role, clock_plus_ms(round->now.mono, BARRED_MS));
-	else if (demand_executors_of(role->oid) > 0)
-		round->wanted += demand_lacking(role->oid, entry->demand.tasks, entry->demand.average);
-	else if (answer == DEMAND_REFUSED || answer == DEMAND_FULL)
-		role_line_add(role, CLOCK_LONG_AGO);
-	else /* not again in this round */
-		role_line_add(role, clock_max(role->not_before, (MonoTime){round->now.mono.us + 1}));
-}
-
-/*
- * Which of these two roles, which need an executor of another database, does this one ask for next?
- * One at a time, in turns.
- */
-static Oid
-next_wanted_role(Oid left, Oid right)
-{
-	Oid last = MyScheduler->slot->wants_role;
-
-	/* by the distance from the last one; unsigned numbers wrap around */
-	return OidIsValid(left) && left - last - 1 < right - last - 1 ? left : right;
-}
-
-/* Request executors for a blocked role.  When some have got none, others are not asked for. */
-static DemandAnswer
-demand_for_role(DispatchRound *round, const BlockedRole *entry)
-{
-	DemandAnswer answer;
-
-	if (round->full && entry->group_role->limited)
-		return DEMAND_FULL;
-	if (round->refused >= REFUSED_DEMANDS)
-		return DEMAND_REFUSED;
-	answer = demand_executors(&entry->role, entry->group_role, entry->demand.tasks,
-							  entry->demand.average, round->now.mono);
-	round->refused += answer == DEMAND_REFUSED;
-	round->full |= answer == DEMAND_FULL;
-	if (answer == DEMAND_AWAITED)
-		round->wants_role = next_wanted_role(round->wants_role, entry->role.oid);
-	return answer;
-}
-
-/*
- * Request executors for the blocked roles, in the order of their needs.  When some have got none,
- * those behind them get none either.  Returns true if others may get some.
- */
-static bool
-demand_for_blocked_roles(DispatchRound *round)
-{
-	ListCell *cell;
-
-	list_sort(round->blocked, compare_need);
-	foreach(cell, round->blocked)
-	{
-		const BlockedRole *entry = lfirst(cell);
-
-		set_aside(round, entry, demand_for_role(round, entry));
-	}
-	round->wants_executor |= round->refused > 0;
-	round->blocked = NIL;
-	return round->refused == 0;
 }
 
 /*
@@ -358,7 +228,7 @@ try_first_task(DispatchRound *round, const TaskTable *table, QueueGroup *group, 
 		executor = find_executor(role->oid, isolated ? -1 : queue_average(group->queue),
 								 ring_limit(group, role), round->now.mono);
 	if (executor == NULL)
-		block_role(round, group, role);
+		demand_block(round, group, role);
 	else if (!isolated || scan_acquire_suspect())
 		choose_task(round, group, role, executor, isolated);
 	else if (queue_rule(group->queue)->strict)
@@ -449,9 +319,9 @@ void
 choice_make(DispatchRound *round, const TaskTable *table)
 {
 	pool_begin_round();
-	(void) role_line_call(round->now.mono, REFUSED_DEMANDS, false);
+	(void) role_line_call(round->now.mono, false);
 	do
 		choose_in_order(round, table);
-	while (demand_for_blocked_roles(round) && round->count + round->failed < round->limit &&
-		   role_line_call(round->now.mono, REFUSED_DEMANDS, round->full) > 0);
+	while (demand_for_blocked(round) && round->count + round->failed < round->limit &&
+		   role_line_call(round->now.mono, round->full) > 0);
 }

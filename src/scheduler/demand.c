@@ -26,15 +26,47 @@
 /* Retry interval while RegisterDynamicBackgroundWorker fails (ms). */
 #define WORKER_RETRY_MS 100
 
+/* What becomes of a demand for executors. */
+typedef enum DemandAnswer
+{
+	DEMAND_MET,		/* the role gets as many as it needs, or may not have more itself */
+	DEMAND_REFUSED, /* no role gets one now, unless it comes from another database */
+	DEMAND_AWAITED, /* the role has as many as it may on the server, some in other databases: one of
+					 * them may exit for it, and others are of no use */
+	DEMAND_BARRED,	/* a connection limit of 0, or code of the table's owner, keeps the role from
+					 * having any */
+	DEMAND_FULL		/* the connection limit of this database is reached: the same for all roles that
+					 * it concerns, and executors of other databases are of no use */
+} DemandAnswer;
+
+/*
+ * A role that may have no executor is looked at again when databases, roles or the table have
+ * changed, and after this time (ms): not each change of a limit is reported.
+ */
+#define BARRED_MS 10000
+
+/*
+ * A role whose next task has no executor.  Later tasks of the role are skipped in this round, to
+ * keep the order.
+ */
+typedef struct BlockedRole
+{
+	Role role;
+	GroupRole *group_role;
+	RoleDemand demand;
+	int executors; /* that it has */
+	int number;	   /* in the order of their first tasks */
+} BlockedRole;
+
 /* Worker slots lack: no attempt before this.  Static, because it lasts longer than a round. */
 static MonoTime shortage_until;
 
-/* The last round had roles that are to ask again soon: see DemandAnswer. */
+/* The last round had roles that are to ask again soon: see demand_publish. */
 static bool ask_again;
 
 /* How many executors does this role have that stay? */
-int
-demand_executors_of(Oid role)
+static int
+count_executors(Oid role)
 {
 	int count = 0;
 
@@ -67,7 +99,7 @@ pick_victim(Oid role, int has, MonoTime now)
 
 	pool_foreach(executor)
 	{
-		int count = demand_executors_of(executor->role);
+		int count = count_executors(executor->role);
 
 		if (executor->retire_then || (executor->leaving && !pool_runs_long_task(executor, now)))
 			return NULL;
@@ -155,30 +187,32 @@ retire_for_role(const Role *role, int has, MonoTime now)
 		victim->retire_then = true;
 }
 
-/* How many executors are to be started for tasks of this average duration (us) that find none? */
+/* How many executors are to be started for tasks that find none? */
 static int
-count_wanted(int tasks, double average)
+count_wanted(const RoleDemand *demand)
 {
-	return average < 0 ? tasks : (int) Min(tasks * average / POOL_LOAD_MAX_US + 1, tasks);
+	int tasks = demand->tasks;
+
+	return demand->average < 0 ? tasks
+							   : (int) Min(tasks * demand->average / POOL_LOAD_MAX_US + 1, tasks);
 }
 
-/* Return how many of the executors that "tasks" tasks of a role need do not even start. */
-int
-demand_lacking(Oid role, int tasks, double average)
+/* Request executors for a blocked role: start some, or retire one of another role. */
+static DemandAnswer
+demand_executors(DispatchRound *round, const BlockedRole *entry)
 {
-	return Max(count_wanted(tasks, average) - count_starting_executors(role), 0);
-}
-
-/*
- * "tasks" tasks of a role find no executor: start some, or retire one of another role.
- */
-DemandAnswer
-demand_executors(const Role *role, GroupRole *asks, int tasks, double average, MonoTime now)
-{
-	int wanted = count_wanted(tasks, average);
-	int has = demand_executors_of(role->oid);
+	const Role *role = &entry->role;
+	GroupRole *asks = entry->group_role;
+	MonoTime now = round->now.mono;
+	int wanted = count_wanted(&entry->demand);
+	int has = count_executors(role->oid);
 	int starting = count_starting_executors(role->oid);
 
+	if (round->full && asks->limited)
+		return DEMAND_FULL;
+	/* when many have got none, others are not asked for */
+	if (round->refused >= ROLE_LINE_CALLED)
+		return DEMAND_REFUSED;
 	if (role->limit == 0 || role->database_limit == 0)
 		return DEMAND_BARRED;
 	for (; starting < wanted; starting++, has++)
@@ -209,11 +243,106 @@ demand_executors(const Role *role, GroupRole *asks, int tasks, double average, M
 	return DEMAND_MET;
 }
 
-/* The round has ended: are there roles that are to ask again soon? */
+/* The role of this group, which order_first returned, has no executor for its first task. */
 void
-demand_ask_again(bool soon)
+demand_block(DispatchRound *round, QueueGroup *group, const Role *role)
 {
-	ask_again = soon;
+	BlockedRole *entry = palloc(sizeof(BlockedRole));
+
+	entry->role = *role;
+	entry->group_role = group->role;
+	entry->group_role->oid = role->oid;
+	entry->group_role->limited = role->database_limit >= 0;
+	entry->demand = role_line_block(group, round->now);
+	entry->executors = count_executors(role->oid);
+	entry->number = list_length(round->blocked);
+	round->blocked = lappend(round->blocked, entry);
+}
+
+/*
+ * The role that has fewer executors comes first; then the one that has got none, or needs one, for
+ * a longer time; then that of the earlier task.
+ */
+static int
+compare_need(const ListCell *left, const ListCell *right)
+{
+	const BlockedRole *a = lfirst(left);
+	const BlockedRole *b = lfirst(right);
+
+	if (a->executors != b->executors)
+		return a->executors - b->executors;
+	if (a->group_role->since.us != b->group_role->since.us)
+		return a->group_role->since.us < b->group_role->since.us ? -1 : 1;
+	return a->number - b->number;
+}
+
+/*
+ * Which of these two roles, which need an executor of another database, does this one ask for next?
+ * One at a time, in turns.
+ */
+static Oid
+next_wanted_role(Oid left, Oid right)
+{
+	Oid last = MyScheduler->slot->wants_role;
+
+	/* by the distance from the last one; unsigned numbers wrap around */
+	return OidIsValid(left) && left - last - 1 < right - last - 1 ? left : right;
+}
+
+/*
+ * This was the answer to the demand for a role: if it has no executor, set it aside, so that the
+ * next rounds cost nothing for it.
+ */
+static void
+set_aside(DispatchRound *round, const BlockedRole *entry, DemandAnswer answer)
+{
+	GroupRole *role = entry->group_role;
+	MonoTime now = round->now.mono;
+
+	round->refused += answer == DEMAND_REFUSED;
+	round->full |= answer == DEMAND_FULL;
+	if (answer == DEMAND_AWAITED)
+		round->wants_role = next_wanted_role(round->wants_role, entry->role.oid);
+	if (answer == DEMAND_BARRED)
+		role_line_add(role, clock_plus_ms(now, BARRED_MS));
+	else if (count_executors(role->oid) > 0)
+		round->wanted += Max(count_wanted(&entry->demand) - count_starting_executors(role->oid), 0);
+	else if (answer == DEMAND_REFUSED || answer == DEMAND_FULL)
+		role_line_add(role, CLOCK_LONG_AGO);
+	else /* not again in this round */
+		role_line_add(role, clock_max(role->not_before, (MonoTime){now.us + 1}));
+}
+
+/*
+ * Request executors for the blocked roles, in the order of their needs.  When some have got none,
+ * those behind them get none either.  Returns true if others may get some.
+ */
+bool
+demand_for_blocked(DispatchRound *round)
+{
+	ListCell *cell;
+
+	list_sort(round->blocked, compare_need);
+	foreach(cell, round->blocked)
+		set_aside(round, lfirst(cell), demand_executors(round, lfirst(cell)));
+	round->blocked = NIL;
+	return round->refused == 0;
+}
+
+/*
+ * The round has ended: tell other databases, and the figures, which executors this one lacks.
+ * NULL: there are no rounds at present, so none is of use.
+ */
+void
+demand_publish(const DispatchRound *round)
+{
+	static const DispatchRound none;
+	int waiting = round ? role_line_read(round->now.mono).count : 0;
+
+	round = round ? round : &none;
+	arbiter_want(MyScheduler->slot, round->refused > 0, round->wants_role);
+	figure_set(FIGURE_WANTED, round->wanted + waiting);
+	ask_again = round->full || OidIsValid(round->wants_role);
 }
 
 /* Return the next moment after "now" at which a demand that was not met is to be tried again. */

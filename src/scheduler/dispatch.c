@@ -309,22 +309,6 @@ dispatch_round(DispatchRound *round, ClockNow now)
 }
 
 /*
- * The round has ended: tell other databases, and the figures, which executors this one lacks.
- * NULL: there are no rounds at present, so none is of use.
- */
-void
-dispatch_publish(const DispatchRound *round)
-{
-	static const DispatchRound none;
-	int waiting = round ? role_line_read(round->now.mono).count : 0;
-
-	round = round ? round : &none;
-	arbiter_want(MyScheduler->slot, round->wants_executor, round->wants_role);
-	figure_set(FIGURE_WANTED, round->wanted + waiting);
-	demand_ask_again(round->full || OidIsValid(round->wants_role));
-}
-
-/*
  * An error has ended the iteration: the tasks that were not assigned are not started, and wait
  * again.
  */

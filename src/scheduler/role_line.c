@@ -18,9 +18,6 @@
 #include "scheduler/order.h"
 #include "scheduler/role_line.h"
 
-/* Roles that are called at once. */
-#define CALL_MAX 16
-
 /* Groups of a blocked role that are asked for the tasks that they could start. */
 #define DEMAND_GROUPS 32
 
@@ -86,27 +83,26 @@ role_line_add(GroupRole *role, MonoTime not_before)
 }
 
 /*
- * Call the first roles in line, up to this number: their tasks take part in this round.  "full":
- * not those that the connection limit of the database keeps from starting.  Returns how many.
+ * Call the first roles in line: their tasks take part in this round.  "full": not those that the
+ * connection limit of the database keeps from starting.  Returns how many.
  */
 int
-role_line_call(MonoTime now, int limit, bool full)
+role_line_call(MonoTime now, bool full)
 {
-	GroupRole *first[CALL_MAX];
+	GroupRole *first[ROLE_LINE_CALLED];
 	int count = 0;
 	int i;
 	dlist_iter iter;
 
-	limit = Min(limit, CALL_MAX);
 	dlist_foreach(iter, order_skipped_roles())
 	{
 		GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
 
 		if (role->skip == ROLE_SKIPPED || clock_is_before(now, role->not_before) ||
 			(full && role->limited) ||
-			(count == limit && !clock_is_before(role->since, first[count - 1]->since)))
+			(count == ROLE_LINE_CALLED && !clock_is_before(role->since, first[count - 1]->since)))
 			continue;
-		for (i = count < limit ? count++ : count - 1;
+		for (i = count < ROLE_LINE_CALLED ? count++ : count - 1;
 			 i > 0 && clock_is_before(role->since, first[i - 1]->since); i--)
 			first[i] = first[i - 1];
 		first[i] = role;

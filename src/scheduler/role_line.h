@@ -10,6 +10,11 @@
 #include "scheduler/order.h"
 #include "shared/clock.h"
 
+/*
+ * Roles that are called at once.  A round that has demanded executors for as many in vain gives up.
+ */
+#define ROLE_LINE_CALLED 16
+
 /* What a role needs that has no executor for its next task. */
 typedef struct RoleDemand
 {
@@ -27,7 +32,7 @@ typedef struct RoleLine
 
 extern RoleDemand role_line_block(QueueGroup *group, ClockNow now);
 extern void role_line_add(GroupRole *role, MonoTime not_before);
-extern int role_line_call(MonoTime now, int limit, bool full);
+extern int role_line_call(MonoTime now, bool full);
 extern void role_line_recall(void);
 extern RoleLine role_line_read(MonoTime now);
 

@@ -37,16 +37,17 @@ typedef struct DispatchEntry
 typedef struct DispatchRound
 {
 	ClockNow now;
-	int limit;			 /* maximum number of tasks that are chosen or failed */
-	int failed;			 /* tasks whose role may not run them */
-	bool strict;		 /* some of the chosen tasks are of strict queues */
-	bool dropped;		 /* tasks were dropped, so there may be more to choose from */
-	bool wants_executor; /* an executor should come from another database */
-	int wanted;			 /* executors that roles lack which have one */
-	List *blocked;		 /* of BlockedRole: see choice.c */
-	int refused;		 /* roles that have got no executor */
-	bool full;			 /* the connection limit of the database keeps roles from getting any */
-	Oid wants_role;		 /* see arbiter_want */
+	int limit;	  /* maximum number of tasks that are chosen or failed */
+	int failed;	  /* tasks whose role may not run them */
+	bool strict;  /* some of the chosen tasks are of strict queues */
+	bool dropped; /* tasks were dropped, so there may be more to choose from */
+
+	/* see demand.c */
+	List *blocked;	/* of BlockedRole */
+	int wanted;		/* executors that roles lack which have one */
+	int refused;	/* roles that have got no executor, unless it comes from another database */
+	bool full;		/* the connection limit of the database keeps roles from getting any */
+	Oid wants_role; /* see arbiter_want */
 
 	/* the chosen tasks, in the order of their start; [done, count) count as running */
 	int done;
@@ -66,7 +67,6 @@ extern void strict_end_round(const DispatchRound *round);
 
 /* dispatch.c */
 extern bool dispatch_round(DispatchRound *round, ClockNow now);
-extern void dispatch_publish(const DispatchRound *round);
 extern void dispatch_abandon(DispatchRound *round);
 
 #endif /* PG_TASK_ROUND_H */

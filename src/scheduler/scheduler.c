@@ -166,7 +166,7 @@ run_dispatch(ClockNow now pg_attribute_unused())
 {
 	if (dispatch_round(&last_round, clock_now()))
 		SetLatch(MyLatch);
-	dispatch_publish(&last_round);
+	demand_publish(&last_round);
 }
 
 /* What has become due since the last round is due now. */
@@ -199,7 +199,7 @@ dispatch_failed(const BatchFailure *failure)
 {
 	dispatch_abandon(&last_round);
 	if (failure->sqlstate != ERRCODE_TABLE_CHANGED)
-		dispatch_publish(NULL);
+		demand_publish(NULL);
 }
 
 static const SchedulerJob hints_job = {.run = take_hints, .always = true};
@@ -460,7 +460,7 @@ find_table(void)
 	role_line_recall();
 	if (MyScheduler->away)
 	{
-		dispatch_publish(NULL);
+		demand_publish(NULL);
 		/* what is known of rows will not hold when it is released */
 		MyScheduler->last_relid = InvalidOid;
 		return true;

@@ -60,13 +60,12 @@ check_role_line(void)
 	CHECK(order_first(start) == NULL && role_line_read(start.mono).count == 40 && role_line_read(start.mono).waits);
 	CHECK(role_line_read(start.mono).until.us == CLOCK_NEVER.us);
 
-	/* those that have waited longest, up to the limit and to 16 */
-	CHECK(role_line_call(start.mono, 3, false) == 3 && role_is_next(35, start));
+	/* those that have waited longest, up to 16 */
+	CHECK(role_line_call(start.mono, false) == 16 && role_is_next(9, start));
 	begin_round(start);
-	CHECK(role_is_next(35, start));
-	CHECK(role_line_call(start.mono, 99, false) == 16 && role_is_next(3, start));
-	CHECK(role_line_call(start.mono, 99, false) == 1 && role_is_next(1, start));
-	CHECK(role_line_call(start.mono, 99, false) == 0 && !role_line_read(start.mono).waits);
+	CHECK(role_is_next(9, start));
+	CHECK(role_line_call(start.mono, false) == 4 && role_is_next(1, start));
+	CHECK(role_line_call(start.mono, false) == 0 && !role_line_read(start.mono).waits);
 	CHECK(role_line_read(later).waits && role_line_read(start.mono).count == 20);
 	groups_clear();
 	CHECK(role_line_read(start.mono).count == 0 && !groups_ready(after(start, SECOND)));
@@ -79,18 +78,18 @@ check_role_line(void)
 	limited->limited = true;
 	(void) refuse_next(start, 2, CLOCK_LONG_AGO);
 	barred = refuse_next(start, 3, after(start, 10 * SECOND).mono);
-	CHECK(role_line_call(start.mono, 9, true) == 1 && role_is_next(2, start));
-	CHECK(role_line_call(start.mono, 9, true) == 0);
-	CHECK(role_line_call(start.mono, 9, false) == 1 && role_is_next(1, start));
+	CHECK(role_line_call(start.mono, true) == 1 && role_is_next(2, start));
+	CHECK(role_line_call(start.mono, true) == 0);
+	CHECK(role_line_call(start.mono, false) == 1 && role_is_next(1, start));
 	CHECK(role_line_read(start.mono).count == 1 && !role_line_read(start.mono).waits);
-	CHECK(role_line_call(start.mono, 9, false) == 0);
+	CHECK(role_line_call(start.mono, false) == 0);
 	CHECK(role_line_read(after(start, 10 * SECOND).mono).waits);
 	barred->retry_ms = 1000;
 	role_line_recall();
-	CHECK(role_line_call(start.mono, 9, false) == 0);
+	CHECK(role_line_call(start.mono, false) == 0);
 	barred->retry_ms = 0;
 	role_line_recall();
-	CHECK(role_line_read(start.mono).waits && role_line_call(start.mono, 9, false) == 1);
+	CHECK(role_line_read(start.mono).waits && role_line_call(start.mono, false) == 1);
 
 	/* an executor could not connect, twice */
 	limited->oid = 99;
