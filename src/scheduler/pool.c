@@ -7,8 +7,8 @@
  * that many tasks share one claim.  Tasks in a ring behind one that turns out to be long are
  * reclaimed.
  *
- * A task counts as running in its queue from its reservation until it is reaped, reclaimed or
- * released: only this file counts what runs in queues.
+ * A task counts as running in its queue from its reservation until it is reaped or reclaimed, or
+ * until dispatch.c does not assign it.
  *
  * This file writes no row and decides neither the order of tasks nor the number of executors.
  */
@@ -419,10 +419,9 @@ set_slot_reserved(PoolExecutor *executor, bool reserved)
 
 /*
  * Reserve an executor for a chosen task, which counts as running in its queue from now on.  The
- * caller either assigns it or calls pool_release.  Returns the generation of the executor's slot:
- * by the time the task is claimed, another process may have the slot.
+ * caller either assigns it or stops counting it; the executor stays reserved until the round ends.
  */
-uint32
+void
 pool_reserve(PoolExecutor *executor, QueueState *queue, bool isolated)
 {
 	Assert(executor->ready && !executor->leaving);
@@ -433,18 +432,6 @@ pool_reserve(PoolExecutor *executor, QueueState *queue, bool isolated)
 	executor->reserved++;
 	executor->isolated = isolated;
 	executor->load += expected_duration(queue);
-	return executor->generation;
-}
-
-/*
- * A chosen task is not started: it does not count any more.  The executor stays reserved until the
- * round ends.
- */
-void
-pool_release(QueueState *queue, QueueStart *start)
-{
-	rates_undo(&queue->claims, &start->number);
-	groups_task_ended(queue);
 }
 
 /*

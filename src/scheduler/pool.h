@@ -90,8 +90,7 @@ extern void pool_dismiss(void);
 extern MonoTime pool_until(MonoTime now);
 
 extern void pool_begin_round(void);
-extern uint32 pool_reserve(PoolExecutor *executor, QueueState *queue, bool isolated);
-extern void pool_release(QueueState *queue, QueueStart *start);
+extern void pool_reserve(PoolExecutor *executor, QueueState *queue, bool isolated);
 extern void pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue,
 						QueueStart start, const SharedTask *task);
 extern void pool_end_round(void);

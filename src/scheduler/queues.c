@@ -77,7 +77,7 @@ queue_find(const char *name)
 
 /*
  * So many groups and running tasks of the queue are new, or gone: without both, it is in the list
- * of idle queues.  Only pool.c counts tasks.
+ * of idle queues.
  */
 void
 queue_count(QueueState *queue, int groups, int running)

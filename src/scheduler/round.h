@@ -23,8 +23,7 @@ typedef struct DispatchEntry
 	Candidate candidate; /* its row, for the claim */
 	QueueGroup *group;
 	PoolExecutor *executor;
-	uint32 generation; /* of the executor's slot, when the executor was chosen */
-	Oid role;
+	uint32 generation;		/* of the executor's slot, when the executor was chosen */
 	bool strict;			/* its queue is strict ... */
 	bool kept;				/* ... and it must not be claimed: see strict.c */
 	bool trusted;			/* see SharedTask */
@@ -54,19 +53,5 @@ typedef struct DispatchRound
 	int count;
 	DispatchEntry entries[DISPATCH_MAX];
 } DispatchRound;
-
-/* choice.c */
-extern void choice_make(DispatchRound *round, const TaskTable *table);
-
-/* strict.c */
-extern void strict_hold(QueueState *queue, MonoTime now);
-extern bool strict_awaits(DispatchRound *round, QueueGroup *group, TaskPlace first);
-extern void strict_begin_claim(DispatchRound *round);
-extern bool strict_check(DispatchRound *round, const TaskTable *table);
-extern void strict_end_round(const DispatchRound *round);
-
-/* dispatch.c */
-extern bool dispatch_round(DispatchRound *round, ClockNow now);
-extern void dispatch_abandon(DispatchRound *round);
 
 #endif /* PG_TASK_ROUND_H */

@@ -37,6 +37,7 @@
 #include "compat.h"
 #include "scheduler/demand.h"
 #include "scheduler/dependents.h"
+#include "scheduler/dispatch.h"
 #include "scheduler/groups.h"
 #include "scheduler/history.h"
 #include "scheduler/order.h"
@@ -45,7 +46,6 @@
 #include "scheduler/rate_store.h"
 #include "scheduler/refused.h"
 #include "scheduler/role_line.h"
-#include "scheduler/round.h"
 #include "scheduler/rules_reader.h"
 #include "scheduler/scan.h"
 #include "scheduler/unstarted.h"
@@ -96,11 +96,10 @@ PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 static uint32 settings_seen;	/* change counter of the settings of the database */
 static char *known_settings;	/* as read_settings returns them; NULL: not read yet */
 static MonoTime table_again_at; /* a table beside the task table could not be used: prepare again */
-static DispatchRound last_round;  /* after an error it is known what was chosen */
-static uint32 changes_seen;		  /* of watch_changes: refused rows were retried after these */
-static TimeoutId wake_timeout;	  /* ends the sleep */
-static MonoTime rests_since;	  /* CLOCK_NEVER: it has work, or keeps its place anyway */
-static bool iteration_failed;	  /* the last iteration ended with an error */
+static uint32 changes_seen;		/* of watch_changes: refused rows were retried after these */
+static TimeoutId wake_timeout;	/* ends the sleep */
+static MonoTime rests_since;	/* CLOCK_NEVER: it has work, or keeps its place anyway */
+static bool iteration_failed;	/* the last iteration ended with an error */
 static MonoTime no_writing_until; /* a write has waited for a row lock in vain */
 static int no_memory_ms;		  /* pause after a lack of memory; 0: there was none */
 
@@ -160,55 +159,7 @@ take_hints(ClockNow now pg_attribute_unused())
 	}
 }
 
-/* One claim: hints and finished tasks are handled before the next one. */
-static void
-run_dispatch(ClockNow now pg_attribute_unused())
-{
-	if (dispatch_round(&last_round, clock_now()))
-		SetLatch(MyLatch);
-	demand_publish(&last_round);
-}
-
-/* What has become due since the last round is due now. */
-static MonoTime
-dispatch_due(ClockNow now pg_attribute_unused())
-{
-	MonoTime then = last_round.now.mono;
-
-	return clock_min(order_due_at(last_round.now), clock_min(pool_until(then), demand_until(then)));
-}
-
-/*
- * While executors run tasks the scheduler is not idle anyway.  While roles wait for an executor
- * that they may not have, or that cannot connect, the database gets a scheduler from time to time.
- */
-static MonoTime
-dispatch_needed(ClockNow now)
-{
-	MonoTime again = CLOCK_NEVER;
-
-	if (groups_ready(now))
-		return now.mono;
-	if (role_line_read(now.mono).count > 0)
-		again = clock_plus_ms(now.mono, JOB_FAILED_RETRY_MS);
-	return clock_min(again, order_due_at(now));
-}
-
-static void
-dispatch_failed(const BatchFailure *failure)
-{
-	dispatch_abandon(&last_round);
-	if (failure->sqlstate != ERRCODE_TABLE_CHANGED)
-		demand_publish(NULL);
-}
-
 static const SchedulerJob hints_job = {.run = take_hints, .always = true};
-
-static const SchedulerJob dispatch_job = {.due = dispatch_due,
-										  .needed = dispatch_needed,
-										  .run = run_dispatch,
-										  .failed = dispatch_failed,
-										  .always = true};
 
 /* The jobs, in the order in which they run in an iteration. */
 static const SchedulerJob *const jobs[] = {

@@ -21,7 +21,8 @@
 #include "scheduler/pool.h"
 #include "scheduler/queue_rules.h"
 #include "scheduler/scan.h"
-#include "scheduler/round.h"
+#include "scheduler/strict.h"
+#include "scheduler/work.h"
 #include "task/outcome.h"
 #include "task/roles.h"
 #include "task/rows_sql.h"
@@ -99,7 +100,7 @@ static const Statement find_heads = {.sql =
  * first row of each group.
  */
 static int
-read_heads(const TaskTable *table, const char *const *queues, int count, QueueHead **heads)
+read_heads(const char *const *queues, int count, QueueHead **heads)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	StatementArgs args;
@@ -111,7 +112,7 @@ read_heads(const TaskTable *table, const char *const *queues, int count, QueueHe
 	for (i = 0; i < count; i++)
 		values[i] = CStringGetTextDatum(queues[i]);
 	arg_int64(&args, "limit", HEADS_MAX);
-	count = (int) statement_execute(&find_heads, table, &args);
+	count = (int) statement_execute(&find_heads, MyScheduler->table, &args);
 	*heads = MemoryContextAllocZero(caller, Max(count, 1) * sizeof(QueueHead));
 	for (i = 0; i < count; i++)
 	{
@@ -148,7 +149,7 @@ static const Statement find_waits = {.sql =
 
 /* Of the rows with these ids, read those that wait, and whose last run has failed. */
 static int
-read_waits(const TaskTable *table, const int64 *ids, int count, RowWait **waits)
+read_waits(const int64 *ids, int count, RowWait **waits)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	StatementArgs args;
@@ -157,7 +158,7 @@ read_waits(const TaskTable *table, const int64 *ids, int count, RowWait **waits)
 	statement_begin(&args);
 	arg_ids(&args, "ids", ids, count);
 	arg_text(&args, "state", "PLAN");
-	count = (int) statement_execute(&find_waits, table, &args);
+	count = (int) statement_execute(&find_waits, MyScheduler->table, &args);
 	*waits = MemoryContextAllocZero(caller, Max(count, 1) * sizeof(RowWait));
 	for (i = 0; i < count; i++)
 	{
@@ -277,7 +278,7 @@ strict_begin_claim(DispatchRound *round)
  * claimed now.  The caller is in the transaction of the claim.
  */
 bool
-strict_check(DispatchRound *round, const TaskTable *table)
+strict_check(DispatchRound *round)
 {
 	DispatchEntry *entries[DISPATCH_MAX];
 	const char *queues[DISPATCH_MAX];
@@ -300,13 +301,13 @@ strict_check(DispatchRound *round, const TaskTable *table)
 		}
 	if (count == 0)
 		return false;
-	nheads = read_heads(table, queues, count, &heads);
+	nheads = read_heads(queues, count, &heads);
 	for (i = 0; i < nheads; i++)
 		if (is_before(&heads[i].head, firsts[heads[i].number], round->now.wall))
 			firsts[heads[i].number] = &heads[i].head;
-	rows.nwaits = read_waits(table, ids, count, &rows.waits);
+	rows.nwaits = read_waits(ids, count, &rows.waits);
 	if (orphans_count() > 0)
-		rows.nworking = orphans_working(table, WORKING_MAX, &rows.working);
+		rows.nworking = orphans_working(MyScheduler->table, WORKING_MAX, &rows.working);
 	for (i = 0; i < count; i++)
 	{
 		judge_task(entries[i], firsts[i], &rows, round->now);
