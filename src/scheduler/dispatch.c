@@ -20,7 +20,6 @@
 #include "scheduler/history.h"
 #include "scheduler/order.h"
 #include "scheduler/pool.h"
-#include "scheduler/queue_rules.h"
 #include "scheduler/rate_store.h"
 #include "scheduler/refused.h"
 #include "scheduler/role_line.h"

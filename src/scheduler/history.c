@@ -23,7 +23,7 @@
 
 #include "scheduler/history.h"
 #include "scheduler/pool.h"
-#include "scheduler/queue_rules.h"
+#include "scheduler/queues.h"
 #include "scheduler/work.h"
 #include "shared/shared.h"
 #include "task/roles.h"

@@ -35,7 +35,7 @@
 
 #include "scheduler/dependents.h"
 #include "scheduler/orphans.h"
-#include "scheduler/queue_rules.h"
+#include "scheduler/queues.h"
 #include "scheduler/refused.h"
 #include "scheduler/work.h"
 #include "shared/crash.h"

@@ -1,7 +1,7 @@
 /*
  * queues.h
- *		What the scheduler knows of each queue: what runs in it, and whether one more task may
- * start.
+ *		What the scheduler knows of each queue: its rule, what runs in it, and whether one more task
+ * may start.
  */
 #ifndef PG_TASK_QUEUES_H
 #define PG_TASK_QUEUES_H
@@ -55,6 +55,11 @@ typedef struct QueueState
 	const QueueRule *rule;	/* NULL: not looked for; among the rules ... */
 	uint32 rule_generation; /* ... of this generation */
 } QueueState;
+
+extern bool queue_rules_set(MemoryContext context, QueueRule *rules, int count);
+extern const QueueRule *queue_rules_find(const char *queue);
+extern bool queue_rules_same(const QueueRule *a, const QueueRule *b);
+extern double queue_rules_shortest_keep(void);
 
 extern void queues_create(MemoryContext context);
 extern QueueState *queue_find(const char *name);

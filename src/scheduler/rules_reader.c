@@ -13,7 +13,7 @@
 #include "utils/memutils.h"
 
 #include "scheduler/order.h"
-#include "scheduler/queue_rules.h"
+#include "scheduler/queues.h"
 #include "scheduler/rules_reader.h"
 #include "scheduler/work.h"
 #include "shared/report.h"

@@ -26,7 +26,6 @@
 #include "scheduler/dependents.h"
 #include "scheduler/groups.h"
 #include "scheduler/orphans.h"
-#include "scheduler/queue_rules.h"
 #include "scheduler/refused.h"
 #include "scheduler/scan.h"
 #include "scheduler/unstarted.h"

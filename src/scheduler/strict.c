@@ -19,7 +19,6 @@
 #include "scheduler/order.h"
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
-#include "scheduler/queue_rules.h"
 #include "scheduler/scan.h"
 #include "scheduler/strict.h"
 #include "scheduler/work.h"

@@ -3,7 +3,7 @@
  *		The rows of the queue table <table>_queue, which stands beside the task table.
  *
  * They are read by one statement, as the owner of the tables, to whom no policy applies.  What they
- * mean is decided in scheduler/queue_rules.c; what may be written, by the constraints of the table.
+ * mean is decided in scheduler/queues.c; what may be written, by the constraints of the table.
  */
 #include "postgres.h"
 

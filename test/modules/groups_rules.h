@@ -1,6 +1,6 @@
 /*
  * groups_rules.h
- *		The checks of the rules of queues, for groups_check.c: src/scheduler/queue_rules.c, and what
+ *		The checks of the rules of queues, for groups_check.c: src/scheduler/queues.c, and what
  *		a rule keeps from starting.
  */
 #ifndef GROUPS_RULES_H
@@ -108,7 +108,7 @@ check_rules(void)
 						 RULE("under_", 5), RULE("%x_", 6), RULE("%\\_y", 7), RULE("%\\%w", 8),
 						 RULE("b%", 9),	   RULE("%b", 10)};
 	int count = lengthof(rules);
-	uint32 generation;
+	const QueueRule *found;
 	int i;
 
 	CHECK(limit_of("a") == -2);
@@ -122,10 +122,10 @@ check_rules(void)
 	CHECK(limit_of("a.%") == 2); /* a name like a pattern */
 	CHECK(limit_of("bb") == 10); /* of two, the first as bytes */
 
-	generation = queue_rules_generation();
+	found = queue_rules_find("a.b");
 	set_rules(rules, count);
 	CHECK(!rules_told);
-	CHECK(queue_rules_generation() == generation); /* what was found stays valid */
+	CHECK(queue_rules_find("a.b") == found); /* what was found stays valid */
 	rules[3].max = 5;
 	set_rules(rules, count);
 	CHECK(rules_told && limit_of("a.b") == 5);

@@ -42,7 +42,6 @@ allocate(void)
 #include "scheduler/order.h"
 #define order_compare_keys(a, b) (comparisons++, order_compare_keys(a, b))
 
-#include "scheduler/queue_rules.c"
 #include "scheduler/rates.c"
 #include "scheduler/queues.c"
 #include "scheduler/order.c"
