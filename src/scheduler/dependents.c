@@ -28,6 +28,7 @@
 #include "scheduler/work.h"
 #include "shared/waiters.h"
 #include "task/events.h"
+#include "task/outcome.h"
 #include "task/rows.h"
 #include "task/rows_sql.h"
 #include "task/statement.h"

@@ -163,6 +163,34 @@ may_have_expired(const Unstarted *task)
 
 /* clang-format off */
 
+/* Select and lock those of these rows of a role that still wait and that nobody has locked. */
+#define WAITING_ROWS \
+	"SELECT n.*" \
+	"  FROM ROWS FROM (unnest($ids), unnest($dts)) AS c (id, dt) CROSS JOIN LATERAL (" \
+	"       SELECT t.tableoid AS oid, t.ctid AS tid" \
+	"         FROM {rows} AS t" \
+	"        WHERE t.id = c.id AND t.dt = c.dt AND t.role = $role::name AND t.role_id = $role_id" \
+	"          AND t.state = $state AND t.waits IS NULL" \
+	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n"
+
+static const Statement fail_rows = {.sql =
+	"WITH c AS MATERIALIZED (" WAITING_ROWS ")"
+	" UPDATE {rows} AS t"
+	"    SET state = 'FAIL', stop = clock_timestamp(), error = $error, sqlstate = $sqlstate,"
+	"        response = " FAILURE_RESPONSE
+	"   FROM c"
+	"  WHERE " IS_LOCKED_ROW
+	" RETURNING " UNSTARTED ", " KEEP ", " NOTIFY_END("t.state")};
+
+static const Statement refuse_row = {.sql =
+	"WITH c AS MATERIALIZED (" WAITING_ROWS ")"
+	" UPDATE {rows} AS t"
+	"    SET dt = $next, planned = CASE WHEN $waits THEN " PLANNED " END,"
+	"        anchor = coalesce($anchor, t.anchor), error = $error, sqlstate = $sqlstate,"
+	"        response = " FAILURE_RESPONSE
+	"   FROM c"
+	"  WHERE " IS_LOCKED_ROW " AND " REPEATS};
+
 /* Set to GONE those candidates that meet a condition on the columns of "c". */
 #define GIVE_UP(condition) \
 	"WITH c AS MATERIALIZED (" \
@@ -186,6 +214,79 @@ static const Statement expire_rows = {.sql = GIVE_UP(EXPIRED("c.active", "$now")
 static const Statement miss_rows = {.sql = GIVE_UP(MISSED("c.missed", "$serving"))};
 
 /* clang-format on */
+
+/* The tasks in the rows of the last result have ended without a run. */
+static void
+note_unstarted(uint64 count, EventKind kind, const Failure *why)
+{
+	MonoTime now = clock_mono();
+	uint64 i;
+
+	for (i = 0; i < count; i++)
+	{
+		note_unstarted_row(i, kind, why->error, why->sqlstate);
+		history_hint(statement_float8(i, UNSTARTED_COLUMNS + 1), now);
+	}
+}
+
+/* Add what WAITING_ROWS needs: rows of a role, as their columns name it. */
+static void
+arg_waiting_rows(StatementArgs *args, const char *role, int64 role_id, const TaskPlace *places,
+				 int count)
+{
+	Datum *ids = arg_array(args, "ids", INT8OID, count);
+	Datum *dts = arg_array(args, "dts", TIMESTAMPTZOID, count);
+	int i;
+
+	for (i = 0; i < count; i++)
+	{
+		ids[i] = Int64GetDatum(places[i].id);
+		dts[i] = TimestampTzGetDatum(places[i].dt);
+	}
+	arg_text(args, "state", "PLAN");
+	arg_text(args, "role", role);
+	arg_int64(args, "role_id", role_id);
+}
+
+/*
+ * Set waiting tasks of a role that cannot be started to FAIL; a repeating task does not repeat.
+ * Those that somebody has locked are left.
+ */
+static void
+fail_tasks(const TaskTable *table, const TaskGroup *group, const TaskPlace *places, int count,
+		   const Failure *why)
+{
+	StatementArgs args;
+
+	statement_begin(&args);
+	arg_waiting_rows(&args, group->role, group->role_id, places, count);
+	arg_failure(&args, why, roles_bound(group->role, group->role_id));
+	note_unstarted(statement_execute(&fail_rows, table, &args), EVENT_FAILED, why);
+	statement_end();
+}
+
+/*
+ * Record in the row of a waiting task that repeats why it cannot be started, and plan it for
+ * another time.  If it "waits" to run for the time that it was planned for, that stays in the row.
+ */
+static void
+refuse_task(const TaskTable *table, const TaskGroup *group, TaskPlace place, const Failure *why,
+			const RowNext *next, bool waits)
+{
+	StatementArgs args;
+
+	statement_begin(&args);
+	arg_waiting_rows(&args, group->role, group->role_id, &place, 1);
+	arg_failure(&args, why, roles_bound(group->role, group->role_id));
+	arg_timestamp(&args, "next", next->dt);
+	arg_bool(&args, "waits", waits);
+	if (next->has_anchor)
+		arg_timestamp(&args, "anchor", next->anchor);
+	else
+		arg_null(&args, "anchor", TIMESTAMPTZOID);
+	statement_execute(&refuse_row, table, &args);
+	statement_end();
+}
 
 /*
  * Set those of these candidates to GONE that have expired; or, if "missed", the runs of repeating
@@ -231,8 +332,7 @@ give_up(const TaskTable *table, bool missed, TimestampTz now, const Candidate *c
 	rows = MemoryContextAlloc(caller, Max(count, 1) * sizeof(RowKey));
 	for (i = 0; i < count; i++)
 		rows[i] = (RowKey){statement_int64(i, 1), statement_text(caller, i, 2)};
-	history_hint(unstarted_keep(count), clock_mono());
-	note_unstarted(count, EVENT_GONE, why->error, why->sqlstate);
+	note_unstarted(count, EVENT_GONE, why);
 	statement_end();
 	for (i = 0; i < count; i++)
 	{
@@ -276,21 +376,19 @@ fail_unstarted(const TaskTable *table, TimestampTz now)
 	for (i = 0; i < unstarted.writing; i++)
 	{
 		const Unstarted *task = &unstarted.tasks[i];
-		RowRefusal refusal = {.row = {task->place.id, NameStr(task->role)},
-							  .role_id = task->role_id,
-							  .dt = task->place.dt,
-							  .error = task->error,
-							  .hint = task->hint[0] ? task->hint : NULL,
-							  .sqlstate = task->sqlstate};
-		double keep;
+		TaskGroup group = {.role = NameStr(task->role), .role_id = task->role_id};
+		RowKey row = {task->place.id, group.role};
+		Failure why = {"ERROR", task->error, NULL, task->hint[0] ? task->hint : NULL,
+					   task->sqlstate};
+		RowNext next;
+		bool waits;
 
 		if (may_have_expired(task))
 			continue;
-		if (task->repeats)
-			outcome_refused(table, &refusal, now, &keep);
+		if (task->repeats && outcome_refused(table, row, task->place.dt, now, &next, &waits))
+			refuse_task(table, &group, task->place, &why, &next, waits);
 		else
-			row_fail(table, &refusal, &keep);
-		history_hint(keep, clock_mono());
+			fail_tasks(table, &group, &task->place, 1, &why);
 		dependents_ended(task->place.id);
 	}
 }
@@ -479,7 +577,6 @@ bind_first_group(const TaskTable *table, int limit, MonoTime now)
 	UnboundGroup *group = linitial(unstarted.unbound);
 	Role role = roles_find(group->key.role, group->key.role_id);
 	RowsPeek peek = {.group = &group->key, .after = group->after};
-	double keep = -1;
 	int count;
 	int i;
 
@@ -497,7 +594,7 @@ bind_first_group(const TaskTable *table, int limit, MonoTime now)
 		Failure failure = {"ERROR", role.error, NULL, NULL,
 						   pstrdup(unpack_sql_state(role.sqlstate))};
 
-		rows_fail(table, &group->key, peek.places, count, &failure, &keep);
+		fail_tasks(table, &group->key, peek.places, count, &failure);
 		for (i = 0; i < count; i++)
 			dependents_ended(peek.places[i].id);
 	}
@@ -512,7 +609,6 @@ bind_first_group(const TaskTable *table, int limit, MonoTime now)
 		(void) statement_execute(&bind_rows, table, &args);
 		statement_end();
 	}
-	history_hint(keep, now);
 	return count;
 }
 

@@ -320,11 +320,11 @@ static const Statement link_next = {.sql =
 /* clang-format on */
 
 /*
- * Read how a task that has ended, or one that waits and is refused, repeats.  Returns false if it
- * does not, or if the row was deleted.
+ * Read how a task that has ended, or one that waits until then, repeats.  Returns false if it does
+ * not, or if the row was deleted.
  */
 static bool
-read_repeat(const TaskTable *table, RowKey row, const RowRefusal *refusal, RowRepeat *repeat)
+read_repeat(const TaskTable *table, RowKey row, const TimestampTz *waits, RowRepeat *repeat)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	StatementArgs args;
@@ -333,12 +333,12 @@ read_repeat(const TaskTable *table, RowKey row, const RowRefusal *refusal, RowRe
 	statement_begin(&args);
 	arg_int64(&args, "id", row.id);
 	arg_text(&args, "role", row.role);
-	if (refusal)
+	if (waits)
 	{
-		arg_timestamp(&args, "dt", refusal->dt);
+		arg_timestamp(&args, "dt", *waits);
 		arg_text(&args, "state", "PLAN");
 	}
-	repeats = statement_execute(refusal ? &find_waiting : &find_ended, table, &args) > 0;
+	repeats = statement_execute(waits ? &find_waiting : &find_ended, table, &args) > 0;
 	if (repeats)
 	{
 		repeat->dt = statement_time(0, 1);
@@ -484,34 +484,29 @@ outcome_expired(const TaskTable *table, RowKey row, TimestampTz now)
 }
 
 /*
- * A waiting task cannot be started, because its role may not run it: its state becomes FAIL.  But a
- * task that repeats waits, with the error in its row, until the role may run it: it is tried again
- * after as long as it has waited so far, but within bounds, so it is written a few times and then
- * seldom; or, if it must not start so late, at its next time.  So it makes no rows that failed, and
- * nobody has to plan it again.  Sets *keep to the "keep" of a row that is FAIL.
+ * A waiting task cannot be started, because its role may not run it: its state becomes FAIL, and
+ * this returns false.  But a task that repeats waits, with the error in its row, until the role may
+ * run it.  It is tried again after as long as it has waited so far, but within bounds, so it is
+ * written a few times and then seldom; or, if it must not start so late ("waits" is false), at its
+ * next time.  So it makes no rows that failed, and nobody has to plan it again.
  */
-void
-outcome_refused(const TaskTable *table, const RowRefusal *refusal, TimestampTz now, double *keep)
+bool
+outcome_refused(const TaskTable *table, RowKey row, TimestampTz dt, TimestampTz now, RowNext *next,
+				bool *waits)
 {
 	TimestampTz end = TimestampTzPlusMilliseconds(now, REFUSED_PAUSE_MS);
 	int64 waited = REFUSED_PAUSE_MAX_MS;
 	RowRepeat repeat;
-	RowNext next = {0};
 
-	*keep = -1;
-	if (!read_repeat(table, refusal->row, refusal, &repeat))
-		row_fail(table, refusal, keep);
-	else if (!repeat.expires)
-	{
-		if (!TIMESTAMP_NOT_FINITE(repeat.dt))
-			waited = Min(Max((now - repeat.dt) / 1000, REFUSED_PAUSE_MS), waited);
-		next.dt = TimestampTzPlusMilliseconds(now, waited);
-		row_refuse(table, refusal, &next, true);
-	}
-	else if (outcome_find_next(refusal->row, &repeat, NULL, end, &next))
-		row_refuse(table, refusal, &next, false);
-	else
-		row_fail(table, refusal, keep);
+	if (!read_repeat(table, row, &dt, &repeat))
+		return false;
+	*waits = !repeat.expires;
+	if (repeat.expires)
+		return outcome_find_next(row, &repeat, NULL, end, next);
+	if (!TIMESTAMP_NOT_FINITE(repeat.dt))
+		waited = Min(Max((now - repeat.dt) / 1000, REFUSED_PAUSE_MS), waited);
+	*next = (RowNext){.dt = TimestampTzPlusMilliseconds(now, waited)};
+	return true;
 }
 
 /* Plan the next run of a task after a run, if it repeats. */
@@ -524,6 +519,44 @@ plan_after_run(const TaskTable *table, RowKey row, const TaskResult *result)
 	if (read_repeat(table, row, NULL, &repeat) &&
 		outcome_find_next(row, &repeat, result, result->stop, &next))
 		insert_next_run(table, row, &next);
+}
+
+/*
+ * Add why tasks have failed: for FAILURE_RESPONSE, and as $error and $sqlstate.  Their column
+ * "format" may be NULL; then the settings of the role count, or those of the database if there is
+ * none.
+ */
+void
+arg_failure(StatementArgs *args, const Failure *failure, Oid role)
+{
+	bool json = roles_settings(role).format == RESULT_JSON;
+
+	arg_text(args, "error", failure->error);
+	arg_text(args, "sqlstate", failure->sqlstate);
+	arg_text(args, "text", failure_text(failure));
+	arg_text(args, "json", failure_json(failure));
+	arg_text(args, "format", json ? "json" : "text");
+}
+
+/*
+ * Note for a row of the last result, which begins with the columns UNSTARTED, that the task has
+ * ended without a run.  "error" and "sqlstate" may be NULL.
+ */
+void
+note_unstarted_row(uint64 i, EventKind kind, const char *error, const char *sqlstate)
+{
+	TaskEvent event = {
+		.kind = kind,
+		.id = statement_int64(i, 1),
+		.attempt = statement_int32(i, 4),
+		.queue = statement_text(CurrentMemoryContext, i, 3),
+		.role_name = statement_text(CurrentMemoryContext, i, 2),
+		.elapsed = -1,
+		.sqlstate = sqlstate,
+		.error = error,
+	};
+
+	event_note(&event);
 }
 
 /* ---- outcomes ---- */

@@ -12,6 +12,7 @@
 
 #include "shared/task.h"
 #include "task/rows.h"
+#include "task/statement.h"
 #include "task/table.h"
 
 extern bool row_request(const TaskTable *table, TaskRun run, RowRequest *request);
@@ -26,7 +27,11 @@ extern TimestampTz outcome_retry_at(const RowRetry *retry, TimestampTz stop,
 									const TaskDefaults *queue, const SettingsTask *role);
 extern bool outcome_crashed(const TaskTable *table, TaskRun run, const TaskFailure *failure);
 extern void outcome_expired(const TaskTable *table, RowKey row, TimestampTz now);
-extern void
-outcome_refused(const TaskTable *table, const RowRefusal *refusal, TimestampTz now, double *keep);
+extern bool outcome_refused(const TaskTable *table, RowKey row, TimestampTz dt, TimestampTz now,
+							RowNext *next, bool *waits);
+
+/* for statements that write how tasks have ended without a run */
+extern void arg_failure(StatementArgs *args, const Failure *failure, Oid role);
+extern void note_unstarted_row(uint64 i, EventKind kind, const char *error, const char *sqlstate);
 
 #endif /* PG_TASK_OUTCOME_H */

@@ -5,7 +5,7 @@
  *		schema, its owner, and its name with a suffix.
  *
  * The definition of a table is hostile input.  What makes the columns is pg_task_missing, in the
- * script of the extension.  The statements in rows_*.c name columns themselves.
+ * script of the extension.  The statements on rows name columns themselves.
  *
  * The owner of the table decides who may put rows and triggers into it.  The owner of a partition
  * can bypass all checks of the root, and the owner of an inheritance parent can change the rows of

@@ -87,17 +87,6 @@ typedef struct RowRequest
 	Jsonb *input; /* NULL for NULL */
 } RowRequest;
 
-/* A waiting row that cannot be started, and why. */
-typedef struct RowRefusal
-{
-	RowKey row;
-	int64 role_id;
-	TimestampTz dt;
-	const char *error;
-	const char *hint; /* NULL: none */
-	const char *sqlstate;
-} RowRefusal;
-
 /* What determines the next run of a repeating task. */
 typedef struct RowRepeat
 {
@@ -152,12 +141,5 @@ extern void rows_peek_groups(const TaskTable *table, RowsPeek *peeks, int count,
 extern int rows_returned_places(MemoryContext where, uint64 count, TaskPlace **places);
 extern int rows_claim(const TaskTable *table, const Candidate *candidates, int count,
 					  TimestampTz now, TimestampTz claimed, Claim **claims);
-
-/* rows_unstarted.c */
-extern void row_fail(const TaskTable *table, const RowRefusal *refusal, double *keep);
-extern void
-row_refuse(const TaskTable *table, const RowRefusal *refusal, const RowNext *next, bool waits);
-extern void rows_fail(const TaskTable *table, const TaskGroup *group, const TaskPlace *places,
-					  int count, const Failure *why, double *keep);
 
 #endif /* PG_TASK_ROWS_H */

@@ -2,8 +2,7 @@
  * rows_sql.h
  *		Parts of SQL that several statements on task rows have in common.
  *
- * The statements are in rows_*.c, each above the function that executes it.  In all of them "t" is
- * the task table.
+ * In all of them "t" is the task table.
  */
 #ifndef PG_TASK_ROWS_SQL_H
 #define PG_TASK_ROWS_SQL_H
@@ -11,8 +10,6 @@
 #include "postgres.h"
 
 #include "shared/task.h"
-#include "task/events.h"
-#include "task/statement.h"
 
 /* clang-format off */
 
@@ -116,23 +113,6 @@
  */
 #define IS_LOCKED_ROW "t.tableoid = c.oid AND t.ctid = c.tid"
 
-/* Select and lock those of these rows of a role that still wait and that nobody has locked. */
-#define WAITING_ROWS \
-	"SELECT n.*" \
-	"  FROM ROWS FROM (unnest($ids), unnest($dts)) AS c (id, dt) CROSS JOIN LATERAL (" \
-	"       SELECT t.tableoid AS oid, t.ctid AS tid" \
-	"         FROM {rows} AS t" \
-	"        WHERE t.id = c.id AND t.dt = c.dt AND t.role = $role::name AND t.role_id = $role_id" \
-	"          AND t.state = $state AND t.waits IS NULL" \
-	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n"
-
 /* clang-format on */
-
-extern void arg_failure(StatementArgs *args, const Failure *failure, Oid role);
-extern void arg_waiting_rows(StatementArgs *args, const char *role, int64 role_id,
-							 const TaskPlace *places, int count);
-extern double unstarted_keep(uint64 count);
-extern void note_unstarted_row(uint64 i, EventKind kind, const char *error, const char *sqlstate);
-extern void note_unstarted(uint64 count, EventKind kind, const char *error, const char *sqlstate);
 
 #endif /* PG_TASK_ROWS_SQL_H */

@@ -6,7 +6,7 @@
  * planner settings, and is used only for the table that was checked.  At the first execution the
  * names in the text are replaced by the name of the table and the numbers of the arguments.
  *
- * The texts are in rows_*.c; this file knows no column of the table.
+ * The texts are beside the functions that execute them; this file knows no column of the table.
  */
 #include "postgres.h"
 
