@@ -34,11 +34,11 @@ static struct
 	Reports faults;			/* that were logged */
 } store;
 
-/* Lock the rate table, to write it: it has not changed since it was prepared. */
+/* Lock the rate table: it has not changed since it was prepared. */
 static void
-lock_table(void)
+lock_table(const TaskTable *table, LOCKMODE mode)
 {
-	LockRelationOid(store.table->relid, RowExclusiveLock);
+	LockRelationOid(table->relid, mode);
 	if (watch_changed())
 		ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the rate table has changed")));
 }
@@ -50,29 +50,25 @@ lock_table(void)
 void
 rate_store_write(const DispatchRound *round)
 {
-	QueueRate *listed[DISPATCH_MAX];
 	RateRow rows[DISPATCH_MAX];
 	int count = 0;
 	int i;
+	int j;
 
 	for (i = 0; i < round->count; i++)
 	{
 		const DispatchEntry *entry = &round->entries[i];
 		const QueueState *queue = entry->group->queue;
-		QueueRate *rate = queue->claims.rate;
 
-		if (entry->claim == NULL || entry->start.number == 0 || rate->listed)
-			continue;
-		rate->listed = true;
-		listed[count] = rate;
-		rows[count++] = rates_row(&queue->claims, queue->name);
+		for (j = 0; j < count && rows[j].queue != queue->name; j++)
+			;
+		if (entry->claim && entry->start.number > 0 && j == count)
+			rows[count++] = rates_row(&queue->claims, queue->name);
 	}
-	for (i = 0; i < count; i++)
-		listed[i]->listed = false;
 	/* without the table, all of them only have pauses */
 	if (count == 0 || store.table == NULL)
 		return;
-	lock_table();
+	lock_table(store.table, RowExclusiveLock);
 	rate_rows_write(store.table, rows, count, round->now);
 }
 
@@ -107,9 +103,7 @@ prepare_store(ClockNow now)
 	if (table && !store.read)
 	{
 		work_begin("reading the rate table");
-		LockRelationOid(table->relid, AccessShareLock);
-		if (watch_changed())
-			ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the rate table has changed")));
+		lock_table(table, AccessShareLock);
 		count = rate_rows_read(table, now, &rows);
 		for (i = 0; i < count; i++)
 			if (rows[i].count > 0 && strlen(rows[i].queue) <= TASK_QUEUE_MAX)
@@ -134,7 +128,7 @@ prepare_store(ClockNow now)
 	}
 	store.table = table;
 	store.prepared = true;
-	rates_end_hold(table != NULL);
+	rates_hold(table == NULL);
 	order_rules_changed();
 }
 
@@ -142,9 +136,10 @@ prepare_store(ClockNow now)
 static void
 forget_table(bool another pg_attribute_unused())
 {
+	if (store.prepared)
+		rates_hold(true);
 	store.table = NULL;
 	store.prepared = false;
-	rates_hold();
 }
 
 /* Remove the rows of which nothing is left to remember. */
@@ -156,7 +151,7 @@ tidy_rates(ClockNow now)
 	store.tidy_at = clock_plus_ms(now.mono, TIDY_MS);
 	(void) work_begin_writing("removing old claims of queues", true);
 	MyScheduler->lazy = true;
-	lock_table();
+	lock_table(store.table, RowExclusiveLock);
 	rate_rows_remove(store.table, now.wall);
 	work_end();
 }

@@ -52,23 +52,14 @@ rates_count(void)
 }
 
 /*
- * Start no task of a queue with a rate: it is not known what an earlier scheduler has claimed, or
- * there is no table to write down what this one claims.
+ * What earlier schedulers have claimed is known, as far as it can be.  Tasks with a negative "max"
+ * may start from now on, and those of queues with a rate while there is a table, to write down what
+ * is claimed ("held" is false).  The caller makes the order look again at all queues.
  */
 void
-rates_hold(void)
+rates_hold(bool held)
 {
-	rates.held = true;
-}
-
-/*
- * Tasks with a negative "max" may start, and those of queues with a rate if there is a table.  The
- * caller makes the order look again at all queues.
- */
-void
-rates_end_hold(bool has_table)
-{
-	rates.held = !has_table;
+	rates.held = held;
 	rates.pauses = true;
 }
 

@@ -21,7 +21,6 @@ typedef struct QueueRate
 	int count;
 	int size;
 	bool limited; /* its rule says that it has a rate */
-	bool listed;  /* while rate_store.c lists those of a round */
 } QueueRate;
 
 /* What is known of the claims of a queue, as a part of its QueueState. */
@@ -33,8 +32,7 @@ typedef struct QueueClaims
 
 extern void rates_create(MemoryContext context);
 extern int rates_count(void);
-extern void rates_hold(void);
-extern void rates_end_hold(bool has_table);
+extern void rates_hold(bool held);
 
 extern void rates_want_pause(QueueClaims *queue, int64 pause);
 extern MonoTime

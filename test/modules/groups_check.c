@@ -180,7 +180,7 @@ groups_check(PG_FUNCTION_ARGS)
 	table.list_limit = 1;
 	failing_allocation = 0;
 	groups_create(0);
-	rates_end_hold(false);
+	rates_hold(true);
 	for (i = 0; i < (int) lengthof(checks); i++)
 		if (strcmp(checks[i].name, name) == 0)
 			result = checks[i].run ? checks[i].run() : checks[i].run_random(PG_GETARG_INT32(1));

@@ -236,7 +236,7 @@ check_restored_pauses(void)
 	CHECK(order_due_at(now).us == CLOCK_NEVER.us);
 	rates_restore(&queue->claims, &row);
 	CHECK(rates_count() == 1);
-	rates_end_hold(true);
+	rates_hold(false);
 	order_open(queue);
 	CHECK(start_next(now, NULL) == 0);
 	CHECK(order_due_at(now).us == after(start, 5 * SECOND).mono.us);

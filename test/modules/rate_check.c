@@ -101,7 +101,7 @@ check_window(void)
 	rule.rate = 0;
 	CHECK(rates_blocked_until(&queue, &rule, TASK_UNLIMITED, at(9 * SECOND)).us == CLOCK_NEVER.us);
 	rule.rate = 3;
-	rates_hold();
+	rates_hold(true);
 	CHECK(!may_start(&queue, &rule, 9 * SECOND));
 	CHECK(rates_room(&queue, &rule, at(9 * SECOND)) == 0);
 	return NULL;
@@ -281,7 +281,7 @@ rate_check(PG_FUNCTION_ARGS)
 	random_state = (uint64) PG_GETARG_INT32(1);
 	failing_allocation = 0;
 	rates_create(CurrentMemoryContext);
-	rates_end_hold(true);
+	rates_hold(false);
 	for (i = 0; i < (int) lengthof(checks); i++)
 		if (strcmp(checks[i].name, name) == 0)
 			result = checks[i].run();
