@@ -184,22 +184,47 @@ may_run_at(const SchedulerJob *job, MonoTime moment)
 	return job->writes ? clock_max(moment, no_writing_until) : moment;
 }
 
-/* Publish the task table of this database, and log it: not again for each of its schedulers. */
+/* Are the tasks of the table held back? */
+static bool
+is_away(void)
+{
+	return MyScheduler->table && MyScheduler->table->away;
+}
+
+/*
+ * Publish the task table of this database, and log it: not again for each of its schedulers.  If
+ * its tasks are held back, that is logged at first sight and after each start of the server.
+ */
 static void
 publish_table(TaskTable *table, const char *owner)
 {
 	SharedFindings found = shared_database_found(MyDatabaseId);
 	bool news = found.relid != table->relid && table->relid != MyScheduler->last_relid;
+	bool was_away = found.away;
 
 	found.relid = table->relid;
 	found.owner = table->owner;
 	found.owner_code = Settings.owner_code;
 	found.absent = false;
+	found.away = table->away;
 	shared_database_publish(MyDatabaseId, &found);
 	if (news)
 		ereport(LOG, (errmsg("pg_task has %s the task table %s of role \"%s\" in database \"%s\"",
 							 table->created ? "created" : "found", table->name, owner,
 							 MyScheduler->database),
+					  errhidecontext(true)));
+	if (table->away && !was_away)
+		ereport(LOG,
+				(errmsg("pg_task holds back the tasks of %s in database \"%s\"", table->name,
+						MyScheduler->database),
+				 errdetail("The table comes from another database or server: this one is a copy"
+						   " of it, or was restored from a dump or a backup."),
+				 errhint("Stop or delete what must not run here, and then \"SELECT"
+						 " pg_task_release()\" in this database, as the owner of the table."),
+				 errhidecontext(true)));
+	else if (!table->away && was_away)
+		ereport(LOG, (errmsg("pg_task runs the tasks of %s in database \"%s\" from now on",
+							 table->name, MyScheduler->database),
 					  errhidecontext(true)));
 	MyScheduler->table = table;
 	shared_scheduler_publish(MyScheduler->slot, table->relid, false);
@@ -242,32 +267,6 @@ forget_table(void)
 		MemoryContextDelete(table->context);
 }
 
-/* The table has been prepared: are its tasks to be held back? */
-static void
-note_away(const TaskTable *table)
-{
-	SharedFindings found = shared_database_found(MyDatabaseId);
-	bool known = found.away;
-
-	found.away = table->away;
-	shared_database_publish(MyDatabaseId, &found);
-	/* at first sight and after each start of the server */
-	if (table->away && !known)
-		ereport(LOG,
-				(errmsg("pg_task holds back the tasks of %s in database \"%s\"", table->name,
-						MyScheduler->database),
-				 errdetail("The table comes from another database or server: this one is a copy"
-						   " of it, or was restored from a dump or a backup."),
-				 errhint("Stop or delete what must not run here, and then \"SELECT"
-						 " pg_task_release()\" in this database, as the owner of the table."),
-				 errhidecontext(true)));
-	else if (!table->away && known)
-		ereport(LOG, (errmsg("pg_task runs the tasks of %s in database \"%s\" from now on",
-							 table->name, MyScheduler->database),
-					  errhidecontext(true)));
-	MyScheduler->away = table->away;
-}
-
 static bool
 prepare_table(void)
 {
@@ -293,7 +292,6 @@ prepare_table(void)
 		shared_wake_supervisor(); /* another scheduler may be started */
 	if (prepared->code == NULL)
 		report_end(&MyScheduler->owner_code, NULL);
-	note_away(prepared);
 	table_again_at = prepared->side_fault[SIDE_QUEUE] || prepared->side_fault[SIDE_RATE]
 						 ? clock_plus_ms(clock_mono(), SIDE_AGAIN_MS)
 						 : CLOCK_NEVER;
@@ -409,7 +407,7 @@ find_table(void)
 	/* after an error, a change may have been learnt of only now */
 	retry_refused();
 	role_line_recall();
-	if (MyScheduler->away)
+	if (is_away())
 	{
 		demand_publish(NULL);
 		/* what is known of rows will not hold when it is released */
@@ -444,7 +442,7 @@ run_iteration(void)
 		 !clock_is_before(now.mono, table_again_at)) &&
 		!find_table())
 		return;
-	if (MyScheduler->away)
+	if (is_away())
 	{
 		look_away();
 		iteration_failed = false;
@@ -511,7 +509,7 @@ needed_at(ClockNow now)
 
 	if (iteration_failed)
 		return clock_plus_ms(now.mono, JOB_FAILED_RETRY_MS);
-	if (MyScheduler->away)
+	if (is_away())
 		return CLOCK_NEVER;
 	if (MyScheduler->table == NULL)
 		return now.mono;
@@ -527,7 +525,7 @@ needed_at(ClockNow now)
 static MonoTime
 next_walk(ClockNow now)
 {
-	if (iteration_failed || MyScheduler->away)
+	if (iteration_failed || is_away())
 		return CLOCK_NEVER;
 	return may_run_at(&history_job, history_job.due(now));
 }
@@ -648,7 +646,7 @@ next_iteration(ClockNow now)
 	if (iteration_failed)
 		return clock_min(clock_plus_ms(now.mono, MyScheduler->settings.period),
 						 scan_suspect_due(now));
-	if (MyScheduler->away)
+	if (is_away())
 		return clock_plus_ms(now.mono, MyScheduler->settings.period);
 	if (rests_since.us != CLOCK_NEVER.us)
 		until = clock_plus_ms(rests_since, REST_MS);
@@ -765,7 +763,7 @@ shut_down(void)
 	found = shared_database_found(MyDatabaseId);
 	found.due = due.us == CLOCK_NEVER.us ? DT_NOEND : now.wall + (due.us - now.mono.us);
 	shared_database_publish(MyDatabaseId, &found);
-	if (MyScheduler->table == NULL || MyScheduler->away)
+	if (MyScheduler->table == NULL || is_away())
 		return;
 	/* of other orphans there may be very many: some are written, the next scheduler finds the rest
 	 */

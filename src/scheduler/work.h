@@ -28,7 +28,6 @@ typedef struct SchedulerProcess
 	/* the task table, and the transaction on it */
 	TaskTable *table;					  /* in TopMemoryContext; NULL: it has to be prepared */
 	Oid last_relid;						  /* whose rows are known, as far as any are */
-	bool away;							  /* the table is: its tasks are held back */
 	bool absent;						  /* there is none, and none is to be created */
 	Reports owner_code;					  /* objects for which tasks wait, that were logged */
 	MemoryContext context;				  /* reset in every iteration */
