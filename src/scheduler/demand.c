@@ -151,16 +151,11 @@ start_executor(const Role *role, GroupRole *asks, MonoTime now)
 {
 	SharedExecutor *slot = NULL;
 	ArbiterAnswer answer = arbiter_reserve(MyScheduler->slot, role->oid, role->limit, &slot);
-	PoolExecutor *executor;
 
 	if (answer != ARBITER_RESERVED)
 		return answer;
-	executor = pool_add(slot);
-	executor->handle = worker_start("executor", MyScheduler->database, asks->name,
-									(int) (slot - Shared->executors), slot->generation);
-	if (executor->handle == NULL)
+	if (!pool_start_executor(slot, asks->name))
 	{
-		pool_remove(executor);
 		arbiter_evict(MyScheduler->slot->database, role->oid);
 		shortage_until = clock_plus_ms(now, WORKER_RETRY_MS);
 		worker_report_none("an executor", MyScheduler->database);

@@ -353,10 +353,7 @@ choose_tasks(DispatchRound *round)
 static void
 put_back(const DispatchEntry *entry, bool hint)
 {
-	QueueStart start = entry->start;
-
-	order_undo_start(entry->group->queue, &start);
-	groups_task_ended(entry->group->queue);
+	order_undo_start(entry->group->queue, entry->start);
 	/* the group is known, so this allocates nothing, and forgets no other */
 	if (hint)
 		groups_hint(&entry->group->key, entry->candidate.place, true);
@@ -488,9 +485,14 @@ claim_entries(DispatchRound *round)
 	if (count > 0)
 	{
 		for (i = 0; i < round->count; i++)
-			if (round->entries[i].claim == NULL)
-				rates_undo(&round->entries[i].group->queue->claims,
-						   &round->entries[i].start.number);
+		{
+			DispatchEntry *entry = &round->entries[i];
+
+			if (entry->claim)
+				continue;
+			rates_undo(&entry->group->queue->claims, entry->start.number);
+			entry->start.number = 0;
+		}
 		count_from_now(round);
 		rate_store_write(round);
 	}
@@ -574,8 +576,8 @@ assign_entries(DispatchRound *round)
 						&task);
 		else
 		{
-			rates_undo(&entry->group->queue->claims, &entry->start.number);
-			groups_task_ended(entry->group->queue);
+			rates_undo(&entry->group->queue->claims, entry->start.number);
+			order_task_ended(entry->group->queue);
 			if (!entry->kept)
 				unstarted_expire(&entry->candidate);
 		}

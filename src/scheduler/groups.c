@@ -571,11 +571,3 @@ groups_drop_first(QueueGroup *group, ClockNow now)
 	(void) take_first(group);
 	return true;
 }
-
-/* A task that counted has ended, or is not started. */
-void
-groups_task_ended(QueueState *queue)
-{
-	queue_count(queue, 0, -1);
-	order_open(queue);
-}

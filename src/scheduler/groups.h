@@ -29,7 +29,6 @@ extern TaskPlace groups_choose_first(QueueGroup *group, ClockNow now);
 extern bool groups_due_now(const QueueGroup *group, ClockNow now);
 extern bool groups_drop_first(QueueGroup *group, ClockNow now);
 
-extern void groups_task_ended(QueueState *queue);
 extern void groups_rewind(QueueGroup *group, TaskPlace place);
 extern void groups_read_again(QueueGroup *group, TaskPlace place);
 extern void groups_claimed(QueueGroup *group, TaskPlace place, bool claimed);

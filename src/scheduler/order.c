@@ -470,17 +470,25 @@ order_set_turn(QueueState *queue, TimestampTz turn)
 	}
 }
 
+/* A task that counted as running has ended, or is not started. */
+void
+order_task_ended(QueueState *queue)
+{
+	queue_count(queue, 0, -1);
+	order_open(queue);
+}
+
 /*
- * A task that was chosen, and still counts as running, has not begun: it is no start of its queue,
- * and no turn, unless another one has followed it.
+ * A task that was chosen, and counted as running, has not begun: it is no start of its queue, and
+ * no turn, unless another one has followed it.
  */
 void
-order_undo_start(QueueState *queue, QueueStart *start)
+order_undo_start(QueueState *queue, QueueStart start)
 {
-	if (start->turn != start->turn_before && start->turn == queue->turn)
-		order_set_turn(queue, start->turn_before);
-	start->turn = start->turn_before;
-	rates_undo(&queue->claims, &start->number);
+	if (start.turn != start.turn_before && start.turn == queue->turn)
+		order_set_turn(queue, start.turn_before);
+	rates_undo(&queue->claims, start.number);
+	order_task_ended(queue);
 }
 
 /* ---- roles that are skipped ---- */

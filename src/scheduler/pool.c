@@ -23,9 +23,7 @@
 #include "scheduler/role_line.h"
 #include "scheduler/work.h"
 #include "shared/slots.h"
-
-/* The tasks behind one that has been running for this time are reclaimed (ms). */
-#define RECLAIM_AFTER_MS 10
+#include "shared/worker.h"
 
 /* A process that an earlier scheduler registered attaches within this time, or never (ms). */
 #define ARRIVAL_MS 60000
@@ -48,13 +46,6 @@ pool_next(const PoolExecutor *previous)
 	while (executor < executors + Shared->nexecutors && !executor->used)
 		executor++;
 	return executor < executors + Shared->nexecutors ? executor : NULL;
-}
-
-/* Count the tasks that an executor has, or that are being claimed for it. */
-int
-pool_count_tasks(const PoolExecutor *executor)
-{
-	return (int) (executor->assigned - executor->reaped) + executor->reserved;
 }
 
 /*
@@ -134,7 +125,7 @@ static void
 stop_counting(PoolTask *task)
 {
 	if (task->queue)
-		groups_task_ended(task->queue);
+		order_task_ended(task->queue);
 	task->queue = NULL;
 }
 
@@ -171,13 +162,14 @@ forget_executor(PoolExecutor *executor)
 {
 	Assert(executor->reaped == executor->assigned);
 	if (!executor->ready)
-		role_connection_failed(executor->role, clock_mono());
+		role_connection_tried(executor->role, false, clock_mono());
 	if (executor->handle)
 		pfree(executor->handle);
 	executor->used = false;
 }
 
-/* The tasks in these places have not begun: they are no starts of their queues. */
+/* The tasks in these places have not begun: they do not count, and are no starts of their queues.
+ */
 static void
 undo_starts(PoolExecutor *executor, uint32 from, uint32 end)
 {
@@ -186,7 +178,8 @@ undo_starts(PoolExecutor *executor, uint32 from, uint32 end)
 		PoolTask *task = &executor->ring[--end % SHARED_RING];
 
 		if (task->queue)
-			order_undo_start(task->queue, &task->start);
+			order_undo_start(task->queue, task->start);
+		task->queue = NULL;
 	}
 }
 
@@ -269,7 +262,7 @@ reap_executor(PoolExecutor *executor)
 	if (!executor->ready && connected)
 	{
 		executor->ready = true;
-		role_connected(executor->role);
+		role_connection_tried(executor->role, true, clock_mono());
 	}
 	/* if the slot is another's, it has exited with an empty ring: all has ended */
 	reap_finished(executor, done, mine);
@@ -298,7 +291,6 @@ reclaim_tasks(PoolExecutor *executor)
 {
 	SharedExecutor *slot = executor->slot;
 	uint32 end = executor->assigned;
-	uint32 i;
 
 	LWLockAcquire(slot->lock, LW_EXCLUSIVE);
 	if (slot->generation == executor->generation)
@@ -306,18 +298,8 @@ reclaim_tasks(PoolExecutor *executor)
 	LWLockRelease(slot->lock);
 	/* before anything can fail, because tasks behind "assigned" are never reaped */
 	undo_starts(executor, executor->assigned, end);
-	for (i = executor->assigned; i != end; i++)
-		stop_counting(&executor->ring[i % SHARED_RING]);
 	while (end != executor->assigned)
 		orphan_task(&executor->ring[--end % SHARED_RING], ORPHAN_NOT_STARTED, NULL);
-}
-
-/* Has a task been running too long for others to wait behind it? */
-bool
-pool_runs_long_task(const PoolExecutor *executor, MonoTime now)
-{
-	return executor->taken != executor->reaped &&
-		   clock_exceeds(executor->taken_at, now, RECLAIM_AFTER_MS);
 }
 
 /* Reclaim the tasks behind long ones, and those of executors that were asked to exit. */
@@ -358,26 +340,24 @@ pool_retire(PoolExecutor *executor)
 }
 
 /*
- * Add the executor of a slot that was just reserved.  If the entry is in use, its executor has
- * exited since the last reap.
+ * Start the executor of a slot that was just reserved.  If the entry is in use, its executor has
+ * exited since the last reap.  Returns false, and frees the slot, if no process can be registered.
  */
-PoolExecutor *
-pool_add(SharedExecutor *slot)
+bool
+pool_start_executor(SharedExecutor *slot, const char *role)
 {
 	PoolExecutor *executor = &executors[slot - Shared->executors];
 
 	if (executor->used)
 		reap_executor(executor);
 	adopt_executor(executor, slot);
-	return executor;
-}
-
-/* Remove an executor for which no process could be registered, and free its slot. */
-void
-pool_remove(PoolExecutor *executor)
-{
+	executor->handle = worker_start("executor", MyScheduler->database, role,
+									(int) (slot - Shared->executors), slot->generation);
+	if (executor->handle)
+		return true;
 	executor->used = false;
-	executor_slot_forget(executor->slot, executor->generation);
+	executor_slot_forget(slot, slot->generation);
+	return false;
 }
 
 /* How long will a task of this queue probably take (us)? */
@@ -460,8 +440,8 @@ pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, QueueS
 	LWLockRelease(slot->lock);
 	if (!assigned)
 	{
-		order_undo_start(queue, &mine.start);
-		orphan_task(&mine, ORPHAN_NOT_STARTED, NULL);
+		order_undo_start(queue, start);
+		listener.orphaned(task->run, ORPHAN_NOT_STARTED, NULL);
 		return;
 	}
 	executor->ring[executor->assigned++ % SHARED_RING] = mine;

@@ -14,6 +14,9 @@
 #include "shared/shared.h"
 #include "shared/task.h"
 
+/* The tasks behind one that has been running for this time are reclaimed (ms). */
+#define RECLAIM_AFTER_MS 10
+
 /* Maximum expected duration of all tasks in a ring, if there is more than one (us). */
 #define POOL_LOAD_MAX_US 4000
 
@@ -95,10 +98,22 @@ extern void pool_assign(PoolExecutor *executor, uint32 generation, QueueState *q
 						QueueStart start, const SharedTask *task);
 extern void pool_end_round(void);
 
-extern PoolExecutor *pool_add(SharedExecutor *slot);
-extern void pool_remove(PoolExecutor *executor);
+extern bool pool_start_executor(SharedExecutor *slot, const char *role);
 extern void pool_retire(PoolExecutor *executor);
-extern int pool_count_tasks(const PoolExecutor *executor);
-extern bool pool_runs_long_task(const PoolExecutor *executor, MonoTime now);
+
+/* Count the tasks that an executor has, or that are being claimed for it. */
+static inline int
+pool_count_tasks(const PoolExecutor *executor)
+{
+	return (int) (executor->assigned - executor->reaped) + executor->reserved;
+}
+
+/* Has a task been running too long for others to wait behind it? */
+static inline bool
+pool_runs_long_task(const PoolExecutor *executor, MonoTime now)
+{
+	return executor->taken != executor->reaped &&
+		   clock_exceeds(executor->taken_at, now, RECLAIM_AFTER_MS);
+}
 
 #endif /* PG_TASK_POOL_H */

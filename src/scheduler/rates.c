@@ -217,20 +217,17 @@ rates_add(QueueClaims *queue, MonoTime now)
 
 /*
  * A task that rates_add has counted under this number was not claimed, or was given back before it
- * began: that is no start, and has no number any more.  The last start of its queue is that of the
- * last claim that is left.
+ * began: that is no start.  The last start of its queue is that of the last claim that is left.
  */
 void
-rates_undo(QueueClaims *queue, uint64 *number)
+rates_undo(QueueClaims *queue, uint64 number)
 {
 	QueueRate *rate = queue->rate;
-	uint64 undone = *number;
 	int i;
 
-	*number = 0;
-	if (rate == NULL || undone <= rate->before)
+	if (rate == NULL || number <= rate->before)
 		return;
-	rate->claims[undone - rate->before - 1].count--;
+	rate->claims[number - rate->before - 1].count--;
 	for (i = rate->count; i > 0 && rate->claims[i - 1].count == 0; i--)
 		;
 	queue->last = i > 0 ? rate->claims[i - 1].at : CLOCK_LONG_AGO;

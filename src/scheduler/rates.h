@@ -39,7 +39,7 @@ extern MonoTime
 rates_blocked_until(QueueClaims *queue, const QueueRule *rule, int max, MonoTime now);
 extern int rates_room(QueueClaims *queue, const QueueRule *rule, MonoTime now);
 extern uint64 rates_add(QueueClaims *queue, MonoTime now);
-extern void rates_undo(QueueClaims *queue, uint64 *number);
+extern void rates_undo(QueueClaims *queue, uint64 number);
 extern void rates_delay(QueueClaims *queue, uint64 number, MonoTime now);
 extern bool rates_is_idle(const QueueClaims *queue, MonoTime now);
 

@@ -152,24 +152,15 @@ role_line_read(MonoTime now)
 	return line;
 }
 
-/* An executor of this role has connected. */
+/* An executor of this role has connected, or has exited before: then the next one starts later. */
 void
-role_connected(Oid role)
-{
-	GroupRole *known = order_find_role(role);
-
-	if (known)
-		known->retry_ms = 0;
-}
-
-/* An executor of this role has exited before it was connected: the next one starts later. */
-void
-role_connection_failed(Oid role, MonoTime now)
+role_connection_tried(Oid role, bool connected, MonoTime now)
 {
 	GroupRole *known = order_find_role(role);
 
 	if (known == NULL)
 		return;
-	known->retry_ms = Min(Max(known->retry_ms * 2, RETRY_MS), RETRY_MAX_MS);
-	known->not_before = clock_plus_ms(now, known->retry_ms);
+	known->retry_ms = connected ? 0 : Min(Max(known->retry_ms * 2, RETRY_MS), RETRY_MAX_MS);
+	if (!connected)
+		known->not_before = clock_plus_ms(now, known->retry_ms);
 }

@@ -36,7 +36,6 @@ extern int role_line_call(MonoTime now, bool full);
 extern void role_line_recall(void);
 extern RoleLine role_line_read(MonoTime now);
 
-extern void role_connected(Oid role);
-extern void role_connection_failed(Oid role, MonoTime now);
+extern void role_connection_tried(Oid role, bool connected, MonoTime now);
 
 #endif /* PG_TASK_ROLE_LINE_H */

@@ -30,11 +30,11 @@ check_limits(void)
 	CHECK(start_next(start, NULL) == 13);
 	CHECK(start_next(start, NULL) == 0);
 	CHECK(queue->running == 3);
-	groups_task_ended(queue);
+	order_task_ended(queue);
 	CHECK(start_next(start, NULL) == 14);
-	groups_task_ended(queue);
-	groups_task_ended(queue);
-	groups_task_ended(queue);
+	order_task_ended(queue);
+	order_task_ended(queue);
+	order_task_ended(queue);
 	CHECK(queue->running == 0);
 
 	/* without the larger limit, the smaller one counts */
@@ -50,14 +50,14 @@ check_limits(void)
 	insert_with_hint(unlimited, start.wall, 21);
 	CHECK(start_next(start, NULL) == 21);
 	CHECK(start_next(start, NULL) == 0);
-	groups_task_ended(queue);
+	order_task_ended(queue);
 	CHECK(start_next(start, NULL) == 0);
-	groups_task_ended(queue);
+	order_task_ended(queue);
 	CHECK(start_next(start, NULL) == 3);
 
 	/* a task that was running before this scheduler began counts as well */
 	queue_count(queue_find_or_add("q"), 0, 1);
-	groups_task_ended(queue);
+	order_task_ended(queue);
 	CHECK(start_next(start, NULL) == 0);
 	return NULL;
 }
@@ -82,10 +82,10 @@ check_startable(void)
 	CHECK(start_next(start, &queue) == 1);
 	begin_round(start);
 	CHECK(count_startable(next_known(start), start) == 2);
-	groups_task_ended(queue);
+	order_task_ended(queue);
 	CHECK(count_startable(next_known(start), start) == 3);
 	CHECK(start_next(start, NULL) == 2);
-	groups_task_ended(queue);
+	order_task_ended(queue);
 	begin_round(start);
 	CHECK(count_startable(next_known(start), start) == 2); /* 3 and 4; 5 is not due */
 	CHECK(count_startable(next_known(start), after(start, 1)) == 3);
@@ -108,7 +108,7 @@ check_pause(void)
 	CHECK(start_next(now, NULL) == 0); /* it runs */
 	CHECK(order_due_at(now).us == CLOCK_NEVER.us);
 	now = after(now, SECOND / 2);
-	groups_task_ended(queue);
+	order_task_ended(queue);
 	CHECK(start_next(now, NULL) == 0); /* the pause is counted from its start */
 	CHECK(!groups_ready(now));
 	CHECK(order_due_at(now).us == start.mono.us + SECOND);
@@ -118,9 +118,9 @@ check_pause(void)
 	CHECK(start_next(now, NULL) == 2);
 	now = after(now, 2 * SECOND);
 	CHECK(start_next(now, NULL) == 0); /* one at a time, however long it runs */
-	groups_task_ended(queue);
+	order_task_ended(queue);
 	CHECK(start_next(now, NULL) == 3);
-	groups_task_ended(queue);
+	order_task_ended(queue);
 
 	/* the wall clock goes back: the pause is as long as before */
 	now = (ClockNow){{now.mono.us + SECOND}, now.wall};
@@ -152,20 +152,20 @@ check_closed(void)
 	CHECK(start_next(start, NULL) == 0);
 	order_open(queue);
 	CHECK(start_next(start, NULL) == 0);
-	groups_task_ended(queue);
+	order_task_ended(queue);
 	CHECK(start_next(start, NULL) == 0);
-	groups_task_ended(queue);
+	order_task_ended(queue);
 	CHECK(start_next(start, NULL) == 2);
-	groups_task_ended(queue);
+	order_task_ended(queue);
 	CHECK(start_next(start, NULL) == 3);
-	groups_task_ended(queue);
+	order_task_ended(queue);
 	CHECK(!queue->closed);
 
 	/* closed until a time, which a change of the rules may shorten */
 	insert_with_hint(paused, start.wall, 5);
 	insert_with_hint(paused, start.wall, 6);
 	CHECK(start_next(start, &pausing) == 5);
-	groups_task_ended(pausing);
+	order_task_ended(pausing);
 	CHECK(start_next(start, NULL) == 0);
 	CHECK(order_due_at(start).us == start.mono.us + SECOND);
 	pausing->claims.last = CLOCK_LONG_AGO;
@@ -179,7 +179,7 @@ check_closed(void)
 	groups_clear();
 	CHECK(!pausing->closed && pairingheap_is_empty(&pausing->waiting));
 	CHECK(order_due_at(start).us == CLOCK_NEVER.us);
-	groups_task_ended(pausing);
+	order_task_ended(pausing);
 	return NULL;
 }
 
@@ -193,7 +193,7 @@ check_two_pauses(void)
 
 	insert_with_hint(shorter, start.wall, 1);
 	CHECK(start_next(start, &queue) == 1);
-	groups_task_ended(queue);
+	order_task_ended(queue);
 	insert_with_hint(shorter, start.wall, 2);
 	insert_with_hint(longer, start.wall, 3);
 	order_begin_round(start);
@@ -246,7 +246,7 @@ check_many_groups(int count)
 			key.role = psprintf("role %d", (int) (id - 1) % count + 1);
 			place = place_of(start.wall - HOUR, id + count);
 			groups_scan_found(&key, &place, 1, true);
-			groups_task_ended(queue);
+			order_task_ended(queue);
 			begin_round(start);
 			CHECK(order_first(start) != NULL);
 			CHECK(choose_next(start, &place, &queue));

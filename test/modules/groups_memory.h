@@ -20,7 +20,7 @@ check_forgotten_queues(void)
 	queue_count(busy, 0, 1);
 	insert_with_hint(group, start.wall, 1);
 	CHECK(start_next(start, NULL) == 1);
-	groups_task_ended(queue_find_or_add("paused"));
+	order_task_ended(queue_find_or_add("paused"));
 	CHECK(queues.table->members == 3);
 
 	/* the one that runs a task and the one in its pause are kept */
@@ -29,7 +29,7 @@ check_forgotten_queues(void)
 	CHECK(groups.table->members == 0);
 	CHECK(queues.table->members == 2);
 	CHECK(queue_find_or_add("busy") == busy);
-	groups_task_ended(busy);
+	order_task_ended(busy);
 	CHECK(rates_count() == 1);
 	scan_groups(after(now, 1));
 	CHECK(queues.table->members == 0 && rates_count() == 0);
@@ -37,7 +37,7 @@ check_forgotten_queues(void)
 	/* one that was used a short time ago is kept */
 	insert_with_hint(add_key("recent", TASK_UNLIMITED, 0, "r"), start.wall, 2);
 	CHECK(start_next(now, &busy) == 2);
-	groups_task_ended(busy);
+	order_task_ended(busy);
 	scan_groups(after(now, QUEUE_MEMORY_MS * INT64CONST(1000) - 1));
 	CHECK(queues.table->members == 1);
 	scan_groups(after(now, QUEUE_MEMORY_MS * INT64CONST(1000)));
@@ -88,7 +88,7 @@ check_forgotten_groups(void)
 	CHECK(order_due_at(start).us == start.mono.us + 6);
 
 	/* scans find the others when there is room; tasks that start keep their groups */
-	groups_task_ended(queue);
+	order_task_ended(queue);
 	scan_groups(start);
 	CHECK(start_next(start, NULL) == 101);
 	for (i = 0; i < 3; i++)
@@ -179,7 +179,7 @@ check_out_of_memory(void)
 	{
 		CHECK(choose_next(start, &place, &queue));
 		CHECK(place.id == i);
-		groups_task_ended(queue);
+		order_task_ended(queue);
 	}
 	CHECK(!choose_next(start, &place, &queue));
 
@@ -210,13 +210,12 @@ check_restored_pauses(void)
 	QueueState *queue;
 	RateClaim claim;
 	RateRow row;
-	QueueStart one;
-	QueueStart two;
-	QueueStart again;
+	uint64 one;
+	uint64 two;
 
 	insert_with_hint(group, start.wall, 1);
 	CHECK(start_next(start, &queue) == 1);
-	groups_task_ended(queue);
+	order_task_ended(queue);
 	row = rates_row(&queue->claims, queue->name);
 	CHECK(row.count == 1 && row.keep == 5 * SECOND);
 	CHECK(!rates_is_idle(&queue->claims, after(start, 5 * SECOND - 1).mono));
@@ -230,7 +229,7 @@ check_restored_pauses(void)
 	insert_with_hint(group, start.wall, 2);
 	insert_with_hint(other, start.wall, 3);
 	CHECK(start_next(now, &queue) == 3);
-	groups_task_ended(queue);
+	order_task_ended(queue);
 	queue->claims.last = CLOCK_LONG_AGO;
 	CHECK(start_next(now, NULL) == 0);
 	CHECK(order_due_at(now).us == CLOCK_NEVER.us);
@@ -243,14 +242,11 @@ check_restored_pauses(void)
 	CHECK(start_next(after(start, 5 * SECOND), NULL) == 2);
 
 	/* a claim that has not begun is no start; nor is one that others have followed, when they go */
-	one.number = rates_add(&queue->claims, after(start, 6 * SECOND).mono);
-	two.number = rates_add(&queue->claims, after(start, 7 * SECOND).mono);
-	again = one;
-	rates_undo(&queue->claims, &again.number);
+	one = rates_add(&queue->claims, after(start, 6 * SECOND).mono);
+	two = rates_add(&queue->claims, after(start, 7 * SECOND).mono);
+	rates_undo(&queue->claims, one);
 	CHECK(queue->claims.last.us == after(start, 7 * SECOND).mono.us);
-	rates_undo(&queue->claims, &two.number);
-	CHECK(queue->claims.last.us == after(start, 5 * SECOND).mono.us);
-	rates_undo(&queue->claims, &two.number);
+	rates_undo(&queue->claims, two);
 	CHECK(queue->claims.last.us == after(start, 5 * SECOND).mono.us);
 	return NULL;
 }

@@ -150,7 +150,7 @@ end_random_tasks(ModelQueue *queues)
 		while (queues[i].running > 0 && random_below(3) > 0)
 		{
 			queues[i].running--;
-			groups_task_ended(queue_find_or_add(queue_names[i]));
+			order_task_ended(queue_find_or_add(queue_names[i]));
 		}
 }
 

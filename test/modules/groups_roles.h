@@ -93,11 +93,11 @@ check_role_line(void)
 
 	/* an executor could not connect, twice */
 	limited->oid = 99;
-	role_connection_failed(99, start.mono);
+	role_connection_tried(99, false, start.mono);
 	CHECK(limited->not_before.us == start.mono.us + SECOND);
-	role_connection_failed(99, start.mono);
+	role_connection_tried(99, false, start.mono);
 	CHECK(limited->not_before.us == start.mono.us + 2 * SECOND);
-	role_connected(99);
+	role_connection_tried(99, true, start.mono);
 	CHECK(limited->retry_ms == 0);
 	return NULL;
 }

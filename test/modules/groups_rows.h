@@ -214,7 +214,7 @@ try_next(ClockNow now, int64 locked)
 	group = next_known(now);
 	if (group == NULL || !choose_next(now, &place, &queue))
 		return 0;
-	groups_task_ended(queue);
+	order_task_ended(queue);
 	table.rows[place.id - 1].gone = place.id >= locked;
 	groups_claimed(group, place, place.id >= locked);
 	return place.id;

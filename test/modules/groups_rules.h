@@ -188,11 +188,11 @@ check_ruled_queues(void)
 	CHECK(start_next(start, NULL) == 2);
 	CHECK(start_next(start, NULL) == 5 && start_next(start, NULL) == 0);
 	set_rules(&RULE("q.%", 1), 1);
-	groups_task_ended(queue);
+	order_task_ended(queue);
 	CHECK(start_next(start, NULL) == 0);
-	groups_task_ended(queue);
+	order_task_ended(queue);
 	CHECK(start_next(start, NULL) == 3);
-	groups_task_ended(queue);
+	order_task_ended(queue);
 
 	/* a time of the wall clock, which may be set */
 	insert_with_hint(one, start.wall, 7);

@@ -83,7 +83,7 @@ check_window(void)
 	CHECK(rates_room(&queue, &rule, at(2 * SECOND)) == 3);
 
 	/* one that was not claimed, or has not begun */
-	rates_undo(&queue, &last);
+	rates_undo(&queue, last);
 	CHECK(queue.last.us == at(20000).us);
 	CHECK(rates_room(&queue, &rule, at(40000)) == 1);
 
@@ -251,7 +251,7 @@ check_random(void)
 		/* the last ones may not begin, soon or later */
 		now += random_below(4) == 0 ? random_below(3 * per / rate + 2) : random_below(100);
 		while (count > 0 && random_below(10) == 0)
-			rates_undo(&queue, &numbers[--count]);
+			rates_undo(&queue, numbers[--count]);
 		CHECK(queue.rate->count <= STEPS + 2);
 	}
 	for (i = 0; i + rate < count; i++)
