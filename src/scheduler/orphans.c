@@ -23,7 +23,6 @@
 
 #include <signal.h>
 
-#include "lib/ilist.h"
 #include "lib/pairingheap.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
@@ -90,13 +89,27 @@ typedef struct Orphan
 	bool interrupted; /* ORPHAN_FAILED: it has failed if the run before was interrupted, too */
 	bool written;
 	MonoTime not_before;
-	TaskFailure *failure; /* NULL: none */
-	union
-	{
-		pairingheap_node heap; /* in "waiting" */
-		dlist_node list;	   /* in "ready"; or it is in the batch */
-	} node;
+	TaskFailure *failure;	/* NULL: none */
+	pairingheap_node order; /* in the heap, unless it is in the batch */
 } Orphan;
+
+/*
+ * Positive if "a" is written first.  Of those that are due, the ones that were not begun come
+ * first: they are written before the scheduler exits.
+ */
+static int
+compare_orphans(const pairingheap_node *a, const pairingheap_node *b,
+				void *arg pg_attribute_unused())
+{
+	const Orphan *left = pairingheap_const_container(Orphan, order, a);
+	const Orphan *right = pairingheap_const_container(Orphan, order, b);
+
+	if (left->not_before.us != right->not_before.us)
+		return clock_is_before(left->not_before, right->not_before) ? 1 : -1;
+	if (left->kind != right->kind)
+		return left->kind < right->kind ? 1 : -1;
+	return left->key.dt < right->key.dt ? 1 : -1;
+}
 
 /*
  * Static, because an orphan is kept until its row is written, in whichever iteration that is, and
@@ -104,90 +117,52 @@ typedef struct Orphan
  */
 static struct
 {
-	HTAB *all;		  /* of Orphan; NULL: none, and what follows is not initialized */
-	dlist_head ready; /* to be written as soon as possible */
-	pairingheap
-		*waiting; /* not before "not_before": the row is locked or refused, or has yielded */
-	int nready;
+	HTAB *all;			 /* of Orphan; NULL: none */
+	pairingheap order;	 /* of those that are not being written */
 	MonoTime not_before; /* no batch before this */
 
 	bool search_wanted;	   /* search for orphans */
 	MonoTime search_after; /* no search for orphans before this */
+	bool full;			   /* more are due than one batch has: no search before these are written */
 
 	/* those that are being written, in one transaction */
 	Orphan *batch[BATCH_MAX];
 	int count;
-} orphans;
+} orphans = {.order.ph_compare = compare_orphans};
 
 static const TaskFailure too_often = {.sqlstate = "57P01",
 									  .error = "the process of the task was terminated too often"};
 
-static int
-compare_waiting(const pairingheap_node *a, const pairingheap_node *b,
-				void *arg pg_attribute_unused())
-{
-	MonoTime left = pairingheap_const_container(Orphan, node.heap, a)->not_before;
-	MonoTime right = pairingheap_const_container(Orphan, node.heap, b)->not_before;
-
-	/* the first one is the greatest */
-	return clock_is_before(left, right) ? 1 : clock_is_before(right, left) ? -1 : 0;
-}
-
+/* Write it then, or as soon as possible: the row may be locked or refused, or it has yielded. */
 static void
-prepare(void)
-{
-	HASHCTL ctl = {.keysize = sizeof(TaskPlace), .entrysize = sizeof(Orphan)};
-
-	if (orphans.all)
-		return;
-	if (orphans.waiting == NULL)
-	{
-		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
-
-		orphans.waiting = pairingheap_allocate(compare_waiting, NULL);
-		MemoryContextSwitchTo(old);
-	}
-	dlist_init(&orphans.ready);
-	orphans.all = hash_create("pg_task orphans", 64, &ctl, HASH_ELEM | HASH_BLOBS);
-}
-
-/* Those that were not begun are first: they are written before the scheduler exits. */
-static void
-push_ready(Orphan *orphan)
-{
-	if (orphan->kind == ORPHAN_NOT_STARTED)
-		dlist_push_head(&orphans.ready, &orphan->node.list);
-	else
-		dlist_push_tail(&orphans.ready, &orphan->node.list);
-	orphans.nready++;
-}
-
-/* Write it then. */
-static void
-push_waiting(Orphan *orphan, MonoTime not_before)
+push(Orphan *orphan, MonoTime not_before)
 {
 	orphan->not_before = not_before;
-	pairingheap_add(orphans.waiting, &orphan->node.heap);
+	pairingheap_add(&orphans.order, &orphan->order);
 }
 
+/* The one that is written first; NULL: there is none. */
 static Orphan *
-first_waiting(void)
+first_orphan(void)
 {
-	return pairingheap_is_empty(orphans.waiting)
+	return pairingheap_is_empty(&orphans.order)
 			   ? NULL
-			   : pairingheap_container(Orphan, node.heap, pairingheap_first(orphans.waiting));
+			   : pairingheap_container(Orphan, order, pairingheap_first(&orphans.order));
 }
 
 /* Add an orphan, unless it is known.  Fails only if memory runs out. */
 void
 orphans_add(TaskRun run, OrphanKind kind, const TaskFailure *failure)
 {
+	HASHCTL ctl = {.keysize = sizeof(TaskPlace), .entrysize = sizeof(Orphan)};
 	TaskPlace key = {run.claimed, run.id};
+	MonoTime not_before = CLOCK_LONG_AGO;
 	TaskFailure *copy = NULL;
 	Orphan *orphan;
 
 	Assert((failure != NULL) == (kind == ORPHAN_FAILED || kind == ORPHAN_CRASHED));
-	prepare();
+	if (orphans.all == NULL)
+		orphans.all = hash_create("pg_task orphans", 64, &ctl, HASH_ELEM | HASH_BLOBS);
 	if (hash_search(orphans.all, &key, HASH_FIND, NULL))
 		return;
 	if (kind == ORPHAN_INTERRUPTED && run.attempt >= ATTEMPTS_MAX)
@@ -209,11 +184,10 @@ orphans_add(TaskRun run, OrphanKind kind, const TaskFailure *failure)
 	{
 		int64 lasted = (GetCurrentTimestamp() - run.claimed) / 1000;
 
-		push_waiting(orphan, clock_plus_ms(clock_mono(), Min(Max(lasted, YIELDED_RETRY_MS),
-															 YIELDED_RETRY_MAX_MS)));
+		not_before =
+			clock_plus_ms(clock_mono(), Min(Max(lasted, YIELDED_RETRY_MS), YIELDED_RETRY_MAX_MS));
 	}
-	else
-		push_ready(orphan);
+	push(orphan, not_before);
 }
 
 int
@@ -237,39 +211,28 @@ forget_orphan(Orphan *orphan)
 	hash_destroy(all);
 }
 
-/* Those whose time has come are ready. */
-static void
-end_waits(MonoTime now)
-{
-	Orphan *orphan;
-
-	while (orphans.all && (orphan = first_waiting()) != NULL &&
-		   !clock_is_before(now, orphan->not_before))
-	{
-		(void) pairingheap_remove_first(orphans.waiting);
-		push_ready(orphan);
-	}
-}
-
 /* The table has changed: retry all rows now, also refused ones, they may be accepted. */
 void
 orphans_retry(void)
 {
-	end_waits(CLOCK_NEVER);
+	HASH_SEQ_STATUS seq;
+	Orphan *orphan;
+
+	Assert(orphans.count == 0);
+	if (orphans.all == NULL)
+		return;
+	pairingheap_reset(&orphans.order);
+	hash_seq_init(&seq, orphans.all);
+	while ((orphan = hash_seq_search(&seq)) != NULL)
+		push(orphan, CLOCK_LONG_AGO);
 }
 
 static MonoTime
 orphans_due(ClockNow now pg_attribute_unused())
 {
-	MonoTime due = CLOCK_NEVER;
+	Orphan *first = first_orphan();
 
-	if (orphans.all == NULL)
-		return CLOCK_NEVER;
-	if (orphans.nready > 0)
-		due = CLOCK_LONG_AGO;
-	else if (first_waiting())
-		due = first_waiting()->not_before;
-	return clock_max(due, orphans.not_before);
+	return first ? clock_max(first->not_before, orphans.not_before) : CLOCK_NEVER;
 }
 
 /*
@@ -279,22 +242,26 @@ orphans_due(ClockNow now pg_attribute_unused())
 bool
 orphans_must_write(void)
 {
-	return orphans.nready > 0 &&
-		   dlist_head_element(Orphan, node.list, &orphans.ready)->kind == ORPHAN_NOT_STARTED;
+	Orphan *first = first_orphan();
+
+	return first && first->kind == ORPHAN_NOT_STARTED;
 }
 
 static void
-take_batch(void)
+take_batch(MonoTime now)
 {
 	int limit = refused_limit(REFUSED_ORPHANS, BATCH_MAX);
 	int singles = 0;
+	Orphan *orphan;
 
 	Assert(orphans.count == 0);
-	while (orphans.nready > 0 && orphans.count < limit && singles < BATCH_SINGLE_MAX)
+	orphans.full = false;
+	while ((orphan = first_orphan()) != NULL && !clock_is_before(now, orphan->not_before))
 	{
-		Orphan *orphan = dlist_container(Orphan, node.list, dlist_pop_head_node(&orphans.ready));
-
-		orphans.nready--;
+		orphans.full = orphans.count == limit || singles == BATCH_SINGLE_MAX;
+		if (orphans.full)
+			break;
+		(void) pairingheap_remove_first(&orphans.order);
 		singles += orphan->kind == ORPHAN_FAILED || orphan->kind == ORPHAN_CRASHED;
 		orphan->written = false;
 		orphans.batch[orphans.count++] = orphan;
@@ -662,7 +629,7 @@ end_batch(MonoTime begun)
 			written++;
 		}
 		else
-			push_waiting(orphan, clock_plus_ms(now, LOCKED_RETRY_MS));
+			push(orphan, clock_plus_ms(now, LOCKED_RETRY_MS));
 	}
 	if (written == 0)
 		orphans.not_before = clock_after_share(begun, now, LOCKED_SHARE, LOCKED_PAUSE_MS);
@@ -680,8 +647,7 @@ write_orphans(ClockNow now pg_attribute_unused())
 	if (!PostmasterIsAlive())
 		proc_exit(1);
 	(void) work_begin_writing("writing the outcomes of interrupted tasks", true);
-	end_waits(begun);
-	take_batch();
+	take_batch(begun);
 	for (kind = ORPHAN_NOT_STARTED; kind <= ORPHAN_STOPPED; kind++)
 		write_runs_of_kind(MyScheduler->table, kind);
 	write_single_runs(MyScheduler->table);
@@ -701,13 +667,7 @@ orphans_failed(const BatchFailure *failure)
 	{
 		Orphan *orphan = orphans.batch[--orphans.count];
 
-		if (refuses)
-			push_waiting(orphan, failure->retry_at);
-		else
-		{
-			dlist_push_head(&orphans.ready, &orphan->node.list);
-			orphans.nready++;
-		}
+		push(orphan, refuses ? failure->retry_at : CLOCK_LONG_AGO);
 	}
 }
 
@@ -721,9 +681,7 @@ const SchedulerJob orphans_job = {.due = orphans_due,
 static MonoTime
 search_until(void)
 {
-	if (orphans.search_wanted && orphans.nready < SEARCH_MAX / 4)
-		return orphans.search_after;
-	return CLOCK_NEVER;
+	return orphans.search_wanted && !orphans.full ? orphans.search_after : CLOCK_NEVER;
 }
 
 /*
@@ -832,7 +790,7 @@ search_orphans(const TaskTable *table, const WorkingRow *held, int nheld)
 		else
 			orphans_add(rows[i].run, ORPHAN_INTERRUPTED, NULL);
 	}
-	orphans.search_wanted = count == limit;
+	orphans.search_wanted = orphans.full = count == limit;
 	orphans.search_after = CLOCK_LONG_AGO;
 	if (!orphans.search_wanted)
 		orphans.search_after = clock_after_share(begun, clock_mono(), SEARCH_SHARE, SEARCH_MAX_MS);
