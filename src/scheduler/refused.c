@@ -73,12 +73,7 @@ refused_has(TaskPlace place, MonoTime now)
 {
 	RefusedRow *entry = refused.rows ? hash_search(refused.rows, &place, HASH_FIND, NULL) : NULL;
 
-	if (entry == NULL)
-		return false;
-	if (clock_is_before(now, entry->until))
-		return true;
-	(void) hash_search(refused.rows, &place, HASH_REMOVE, NULL);
-	return false;
+	return entry && clock_is_before(now, entry->until);
 }
 
 int

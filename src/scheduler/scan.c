@@ -126,8 +126,8 @@ scan_acquire_suspect(void)
 }
 
 /* Return when to ask again whether a suspect that was skipped may start. */
-MonoTime
-scan_suspect_due(ClockNow now)
+static MonoTime
+suspect_due(ClockNow now)
 {
 	return scan.suspect_waits ? clock_plus_ms(now.mono, SUSPECT_MS) : CLOCK_NEVER;
 }
@@ -183,13 +183,6 @@ scan_until(void)
 	if (scan.going)
 		return CLOCK_LONG_AGO;
 	return is_wanted() ? clock_min(scan.next, scan.not_before) : scan.next;
-}
-
-/* Return when the next scan looks again for a row that was locked; CLOCK_NEVER if none was. */
-MonoTime
-scan_missed_until(void)
-{
-	return MyScheduler->row_missed ? scan_until() : CLOCK_NEVER;
 }
 
 /*
@@ -500,7 +493,7 @@ run_scan(ClockNow now)
 static MonoTime
 scan_due(ClockNow now)
 {
-	return clock_min(clock_min(scan_until(), scan.next_look), scan_suspect_due(now));
+	return clock_min(clock_min(scan_until(), scan.next_look), suspect_due(now));
 }
 
 /* A periodic scan and a look need no scheduler: the next one begins with them. */
@@ -509,7 +502,7 @@ scan_needed(ClockNow now)
 {
 	if (scan.going)
 		return now.mono;
-	return is_wanted() || groups_lack() ? scan_until() : scan_suspect_due(now);
+	return is_wanted() || groups_lack() ? scan_until() : suspect_due(now);
 }
 
 /* Nothing is known of the rows any more: a complete scan is due now. */

@@ -14,9 +14,7 @@ extern const SchedulerJob scan_job;
 
 extern bool scan_is_open(void);
 extern void scan_no_later(MonoTime moment);
-extern MonoTime scan_missed_until(void);
 
-extern MonoTime scan_suspect_due(ClockNow now);
 extern int scan_count_suspects(void);
 extern bool scan_is_suspect(int64 id);
 extern bool scan_acquire_suspect(void);

@@ -643,10 +643,7 @@ next_iteration(ClockNow now)
 	MonoTime until = CLOCK_NEVER;
 	int i;
 
-	if (iteration_failed)
-		return clock_min(clock_plus_ms(now.mono, MyScheduler->settings.period),
-						 scan_suspect_due(now));
-	if (is_away())
+	if (iteration_failed || is_away())
 		return clock_plus_ms(now.mono, MyScheduler->settings.period);
 	if (rests_since.us != CLOCK_NEVER.us)
 		until = clock_plus_ms(rests_since, REST_MS);
@@ -757,9 +754,13 @@ shut_down(void)
 	 * visit: one that came back for it would be asked to exit again, where many have walks to do.
 	 */
 	if (!MyScheduler->absent)
-		due = clock_min(needed_at(now), scan_missed_until());
-	if (!MyScheduler->absent && !history_walking())
-		due = clock_min(due, next_walk(now));
+	{
+		due = needed_at(now);
+		if (MyScheduler->row_missed)
+			due = clock_min(due, scan_job.due(now));
+		if (!history_walking())
+			due = clock_min(due, next_walk(now));
+	}
 	found = shared_database_found(MyDatabaseId);
 	found.due = due.us == CLOCK_NEVER.us ? DT_NOEND : now.wall + (due.us - now.mono.us);
 	shared_database_publish(MyDatabaseId, &found);
