@@ -238,7 +238,7 @@ demand_executors(DispatchRound *round, const BlockedRole *entry)
 	return DEMAND_MET;
 }
 
-/* The role of this group, which order_first returned, has no executor for its first task. */
+/* The role of this group, which order_next returned, has no executor for its first task. */
 void
 demand_block(DispatchRound *round, QueueGroup *group, const Role *role)
 {

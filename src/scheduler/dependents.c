@@ -271,7 +271,7 @@ dependents_due(ClockNow now)
 	if (MyScheduler->table == NULL || dependents.state == DEPENDENTS_NONE)
 		return CLOCK_NEVER;
 	/* most often there is no pause, and nobody has to look what may start */
-	if (clock_is_before(now.mono, dependents.not_before) && groups_ready(now))
+	if (clock_is_before(now.mono, dependents.not_before) && groups_advance(now))
 		until = clock_max(until, dependents.not_before);
 	return until;
 }
@@ -510,7 +510,7 @@ judge_ended(ClockNow now)
 	int i;
 
 	judgement.limit =
-		refused_limit(REFUSED_DEPENDENTS, groups_ready(now) ? JUDGE_BUSY : JUDGE_IDLE);
+		refused_limit(REFUSED_DEPENDENTS, groups_advance(now) ? JUDGE_BUSY : JUDGE_IDLE);
 	(void) work_begin_writing("judging tasks that wait for others", true);
 	if (judgement.limit > 1 || lock_first_row(&judgement, &first.id))
 	{
@@ -563,7 +563,7 @@ walk_slice(ClockNow now)
 	work_end();
 	dependents.next = clock_mono();
 	dependents.cost += dependents.next.us - begun.us;
-	if (groups_ready(now))
+	if (groups_advance(now))
 		dependents.next.us += (dependents.next.us - begun.us) * SLICE_SHARE;
 	if (last < PG_INT64_MAX)
 		dependents.position = last + 1;

@@ -133,7 +133,7 @@ is_trusted(Oid role)
 	return Settings.owner_code || role == MyScheduler->table->owner || superuser_arg(role);
 }
 
-/* Choose the first task of the group, which order_first returned, for this executor. */
+/* Choose the first task of the group, which order_next returned, for this executor. */
 static void
 choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecutor *executor,
 			bool isolated)
@@ -165,7 +165,7 @@ choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecu
 	round->strict |= entry->strict;
 	if (entry->strict)
 		queue->held_until = CLOCK_NEVER; /* until it is claimed, or not */
-	entry->candidate.place = groups_choose_first(group, round->now);
+	entry->candidate.place = groups_take(group, round->now);
 	entry->start.turn = queue->turn;
 	refused_batch_add(REFUSED_CLAIM, entry->candidate.place, 1);
 }
@@ -186,21 +186,21 @@ is_chosen(const DispatchRound *round, int64 id)
 }
 
 /*
- * Skip the first task of the group that order_first returned, and the refused rows behind it, until
+ * Skip the first task of the group that order_next returned, and the refused rows behind it, until
  * a scan finds them again.
  */
 static void
-skip_first_task(QueueGroup *group, ClockNow now)
+skip_task(QueueGroup *group, ClockNow now)
 {
-	(void) groups_drop_first(group, now);
+	(void) groups_drop(group, now);
 	while (group->next < group->count && refused_has(group->places[group->next], now.mono) &&
-		   groups_drop_first(group, now))
+		   groups_drop(group, now))
 		;
 	order_skip(group);
 }
 
 /*
- * The rows of the group that order_first returned are not bound to the role that they name: start
+ * The rows of the group that order_next returned are not bound to the role that they name: start
  * none, and leave them to unstarted.c.
  */
 static void
@@ -209,7 +209,7 @@ leave_to_binding(DispatchRound *round, QueueGroup *group)
 	unstarted_bind(&group->key);
 	if (strict_awaits(round, group, group->places[group->next]))
 		return;
-	while (groups_drop_first(group, round->now))
+	while (groups_drop(group, round->now))
 		;
 	order_skip(group);
 }
@@ -240,7 +240,7 @@ must_wait(const Role *role)
  * Otherwise the role is blocked.
  */
 static void
-try_first_task(DispatchRound *round, QueueGroup *group, Role *role)
+try_task(DispatchRound *round, QueueGroup *group, Role *role)
 {
 	bool isolated = scan_is_suspect(group->places[group->next].id);
 	PoolExecutor *executor = NULL;
@@ -258,7 +258,7 @@ try_first_task(DispatchRound *round, QueueGroup *group, Role *role)
 		strict_hold(group->queue, round->now.mono);
 	else
 	{
-		skip_first_task(group, round->now);
+		skip_task(group, round->now);
 		round->dropped = true;
 	}
 }
@@ -272,13 +272,13 @@ fail_group(DispatchRound *round, QueueGroup *group, const Role *role)
 	int count = 0;
 	TaskPlace place;
 
-	while (count < limit && groups_due_now(group, round->now))
+	while (count < limit && group_is_due(group, round->now))
 	{
 		place = group->places[group->next];
 		if (!refused_has(place, round->now.mono) &&
 			!unstarted_fail(place, &group->key, role->error, role->hint, role->sqlstate, true))
 			break;
-		(void) groups_drop_first(group, round->now);
+		(void) groups_drop(group, round->now);
 		count++;
 	}
 	round->failed += count;
@@ -303,7 +303,7 @@ consider_group(DispatchRound *round, QueueGroup *group)
 	}
 	if (refused || is_chosen(round, group->places[group->next].id))
 	{
-		skip_first_task(group, round->now);
+		skip_task(group, round->now);
 		round->dropped = true;
 		return;
 	}
@@ -313,7 +313,7 @@ consider_group(DispatchRound *round, QueueGroup *group)
 	else if (role.error)
 		fail_group(round, group, &role);
 	else
-		try_first_task(round, group, &role);
+		try_task(round, group, &role);
 }
 
 /* Choose, in order, the tasks of the roles that are not skipped. */
@@ -322,7 +322,7 @@ choose_in_order(DispatchRound *round)
 {
 	QueueGroup *group;
 
-	while (round->count + round->failed < round->limit && (group = order_first(round->now)) != NULL)
+	while (round->count + round->failed < round->limit && (group = order_next(round->now)) != NULL)
 	{
 		if (!group_knows_row(group))
 			read_groups(round->now);
@@ -612,7 +612,7 @@ dispatch_round(DispatchRound *round, ClockNow now)
 	if (changes != changes_seen)
 		role_line_recall();
 	changes_seen = changes;
-	if (!groups_ready(now))
+	if (!groups_advance(now))
 		return false;
 	round->limit = refused_limit(REFUSED_CLAIM, DISPATCH_MAX);
 	work_begin("claiming tasks");
@@ -671,7 +671,7 @@ dispatch_needed(ClockNow now)
 {
 	MonoTime again = CLOCK_NEVER;
 
-	if (groups_ready(now))
+	if (groups_advance(now))
 		return now.mono;
 	if (role_line_read(now.mono).count > 0)
 		again = clock_plus_ms(now.mono, JOB_FAILED_RETRY_MS);

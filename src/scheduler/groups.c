@@ -481,7 +481,7 @@ groups_read_ahead(QueueGroup **batch, int limit, ClockNow now)
 	int count = 0;
 	int i;
 
-	while (nfirst < limit && (group = order_first(now)) != NULL)
+	while (nfirst < limit && (group = order_next(now)) != NULL)
 	{
 		first[nfirst++] = group;
 		order_detach(group);
@@ -520,18 +520,19 @@ groups_read(QueueGroup *group, const TaskPlace *places, int count, int limit)
 }
 
 /*
- * A round of dispatch begins.  May there be a task that can start now?
+ * Bring the groups to this moment: those come back that the last round has skipped, and those whose
+ * time has come.  Returns whether there may be a task that can start now.
  */
 bool
-groups_ready(ClockNow now)
+groups_advance(ClockNow now)
 {
-	order_begin_round(now);
-	return order_first(now) != NULL || role_line_read(now.mono).waits;
+	order_advance(now);
+	return order_next(now) != NULL || role_line_read(now.mono).waits;
 }
 
 /* Remove the first row from those that are known. */
 static TaskPlace
-take_first(QueueGroup *group)
+pop_place(QueueGroup *group)
 {
 	TaskPlace place;
 
@@ -543,11 +544,11 @@ take_first(QueueGroup *group)
 	return place;
 }
 
-/* Choose the first task of the group that order_first returned, which counts as running. */
+/* Take the first task of the group that order_next returned: the caller starts it. */
 TaskPlace
-groups_choose_first(QueueGroup *group, ClockNow now)
+groups_take(QueueGroup *group, ClockNow now)
 {
-	TaskPlace place = take_first(group);
+	TaskPlace place = pop_place(group);
 
 	Assert(place.dt <= now.wall);
 	move_to_end(group);
@@ -555,19 +556,12 @@ groups_choose_first(QueueGroup *group, ClockNow now)
 	return place;
 }
 
-/* Is the first task of a group known, and due? */
+/* Drop the first task of a group, if it is due: it is not started. */
 bool
-groups_due_now(const QueueGroup *group, ClockNow now)
+groups_drop(QueueGroup *group, ClockNow now)
 {
-	return group_knows_row(group) && group->places[group->next].dt <= now.wall;
-}
-
-/* Remove the first task of a group, if it is due, without starting it. */
-bool
-groups_drop_first(QueueGroup *group, ClockNow now)
-{
-	if (!groups_due_now(group, now))
+	if (!group_is_due(group, now))
 		return false;
-	(void) take_first(group);
+	(void) pop_place(group);
 	return true;
 }

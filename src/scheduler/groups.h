@@ -24,10 +24,9 @@ extern bool groups_lack(void);
 extern int groups_read_ahead(QueueGroup **batch, int limit, ClockNow now);
 extern void groups_read(QueueGroup *group, const TaskPlace *places, int count, int limit);
 
-extern bool groups_ready(ClockNow now);
-extern TaskPlace groups_choose_first(QueueGroup *group, ClockNow now);
-extern bool groups_due_now(const QueueGroup *group, ClockNow now);
-extern bool groups_drop_first(QueueGroup *group, ClockNow now);
+extern bool groups_advance(ClockNow now);
+extern TaskPlace groups_take(QueueGroup *group, ClockNow now);
+extern bool groups_drop(QueueGroup *group, ClockNow now);
 
 extern void groups_rewind(QueueGroup *group, TaskPlace place);
 extern void groups_read_again(QueueGroup *group, TaskPlace place);

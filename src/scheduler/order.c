@@ -68,7 +68,7 @@ DEFINE_HASH_INSERT(insert_role, roletable, RoleEntry, char *)
 
 /* The first of the ready groups of a role that has one. */
 static inline QueueGroup *
-first_of_role(const GroupRole *role)
+ready_of_role(const GroupRole *role)
 {
 	return pairingheap_container(QueueGroup, order, role->groups.ph_root);
 }
@@ -154,8 +154,8 @@ compare_ready(const pairingheap_node *a, const pairingheap_node *b, void *arg pg
 static int
 compare_roles(const pairingheap_node *a, const pairingheap_node *b, void *arg pg_attribute_unused())
 {
-	return compare_of_queues(first_of_role(pairingheap_const_container(GroupRole, order, a)),
-							 first_of_role(pairingheap_const_container(GroupRole, order, b)));
+	return compare_of_queues(ready_of_role(pairingheap_const_container(GroupRole, order, a)),
+							 ready_of_role(pairingheap_const_container(GroupRole, order, b)));
 }
 
 /* Positive if "a" is opened first. */
@@ -272,10 +272,9 @@ begin_ready(QueueGroup *group)
 {
 	GroupRole *role = group->role;
 	bool first =
-		pairingheap_is_empty(&role->groups) || compare_of_queues(group, first_of_role(role)) > 0;
+		pairingheap_is_empty(&role->groups) || compare_of_queues(group, ready_of_role(role)) > 0;
 
-	Assert(group->state == GROUP_AT_REST && group->queue->first == NULL);
-	group->state = GROUP_READY;
+	Assert(group->queue->first == NULL);
 	group->queue->first = group;
 	if (first)
 		unlink_role(role);
@@ -289,7 +288,7 @@ static void
 end_ready(QueueGroup *group)
 {
 	GroupRole *role = group->role;
-	bool first = first_of_role(role) == group;
+	bool first = ready_of_role(role) == group;
 
 	group->queue->first = NULL;
 	if (group->has_behind)
@@ -302,12 +301,17 @@ end_ready(QueueGroup *group)
 		link_role(role);
 }
 
-/* Remove a group from where it is; choose_first follows if it was ready or waited. */
+/*
+ * Move a group from where it is to where this state has it.  make_first_ready follows if it was or
+ * is ready or waits.
+ */
 static void
-remove_group(QueueGroup *group)
+move_group(QueueGroup *group, QueueGroupState state)
 {
 	switch (group->state)
 	{
+		case GROUP_AT_REST:
+			break;
 		case GROUP_READY:
 			end_ready(group);
 			break;
@@ -321,29 +325,29 @@ remove_group(QueueGroup *group)
 		case GROUP_SKIPPED:
 			dlist_delete(&group->listed);
 			break;
+	}
+	group->state = state;
+	switch (state)
+	{
 		case GROUP_AT_REST:
 			break;
+		case GROUP_READY:
+			begin_ready(group);
+			break;
+		case GROUP_WAITING:
+			group->queue->waiting.ph_compare = compare_waiting;
+			pairingheap_add(&group->queue->waiting, &group->order);
+			break;
+		case GROUP_FUTURE:
+			pairingheap_add(&order.future, &group->order);
+			break;
+		case GROUP_YIELDED:
+			dlist_push_tail(&group->role->yielded, &group->listed);
+			break;
+		case GROUP_SKIPPED:
+			dlist_push_tail(&order.skipped_groups, &group->listed);
+			break;
 	}
-	group->state = GROUP_AT_REST;
-}
-
-/* Have a group wait behind the first one of its queue. */
-static void
-begin_waiting(QueueGroup *group)
-{
-	Assert(group->state == GROUP_AT_REST);
-	group->state = GROUP_WAITING;
-	group->queue->waiting.ph_compare = compare_waiting;
-	pairingheap_add(&group->queue->waiting, &group->order);
-}
-
-/* Have a group make way for others until its role is not skipped any more. */
-static void
-yield_group(QueueGroup *group)
-{
-	remove_group(group);
-	group->state = GROUP_YIELDED;
-	dlist_push_tail(&group->role->yielded, &group->listed);
 }
 
 /* Is the next row of the group due, by the time of the round? */
@@ -353,22 +357,13 @@ is_due(const QueueGroup *group)
 	return group_next_place(group).dt <= order.now.wall;
 }
 
-/* The next row of a group is not due. */
-static void
-begin_future(QueueGroup *group)
-{
-	remove_group(group);
-	group->state = GROUP_FUTURE;
-	pairingheap_add(&order.future, &group->order);
-}
-
 /*
  * The first of the groups of an open queue becomes ready; those of skipped roles make way, unless
  * all of its groups are of one role, or the queue is strict.  After the wall clock has gone back,
  * some may not be due any more.
  */
 static void
-choose_first(QueueState *queue)
+make_first_ready(QueueState *queue)
 {
 	bool yields = queue->role == NULL && !queue_rule(queue)->strict;
 	QueueGroup *first = queue->first;
@@ -376,9 +371,9 @@ choose_first(QueueState *queue)
 
 	Assert(!queue->closed);
 	if (first && !is_due(first))
-		begin_future(first);
+		move_group(first, GROUP_FUTURE);
 	else if (first && yields && first->role->skip && !pairingheap_is_empty(&queue->waiting))
-		yield_group(first);
+		move_group(first, GROUP_YIELDED);
 	while (!pairingheap_is_empty(&queue->waiting))
 	{
 		QueueGroup *group = pairingheap_container(QueueGroup, order, queue->waiting.ph_root);
@@ -387,22 +382,15 @@ choose_first(QueueState *queue)
 		if (first && order_compare_in_queue(group, first) <= 0)
 			break;
 		if (!is_due(group))
+			move_group(group, GROUP_FUTURE);
+		else if (yields && group->role->skip)
+			move_group(group, GROUP_YIELDED);
+		else
 		{
-			begin_future(group);
-			continue;
+			if (first)
+				move_group(first, GROUP_WAITING);
+			move_group(group, GROUP_READY);
 		}
-		if (yields && group->role->skip)
-		{
-			yield_group(group);
-			continue;
-		}
-		remove_group(group);
-		if (first)
-		{
-			remove_group(first);
-			begin_waiting(first);
-		}
-		begin_ready(group);
 	}
 	first = queue->first;
 	behind = queue->role == NULL && !pairingheap_is_empty(&queue->waiting);
@@ -423,12 +411,12 @@ order_open(QueueState *queue)
 		return;
 	queue->closed = false;
 	pairingheap_remove(&order.closed, &queue->closed_node);
-	choose_first(queue);
+	make_first_ready(queue);
 }
 
 /* Is this group the first one that waits in its queue? */
 static bool
-waits_first(const QueueGroup *group)
+leads_waiting(const QueueGroup *group)
 {
 	return group->state == GROUP_WAITING && group->queue->waiting.ph_root == &group->order;
 }
@@ -443,12 +431,12 @@ add_due(QueueGroup *group)
 	if (!queue->closed && queue->first == NULL && !group->role->skip &&
 		(pairingheap_is_empty(&queue->waiting) ||
 		 compare_waiting(&group->order, queue->waiting.ph_root, NULL) > 0))
-		begin_ready(group);
+		move_group(group, GROUP_READY);
 	else
-		begin_waiting(group);
+		move_group(group, GROUP_WAITING);
 	if (!queue->closed)
-		choose_first(queue);
-	else if (waits_first(group))
+		make_first_ready(queue);
+	else if (leads_waiting(group))
 		order_open(queue);
 }
 
@@ -461,12 +449,12 @@ order_set_turn(QueueState *queue, TimestampTz turn)
 	if (queue->turn == turn)
 		return;
 	if (group)
-		remove_group(group);
+		move_group(group, GROUP_AT_REST);
 	queue->turn = turn;
 	if (group)
 	{
-		begin_ready(group);
-		choose_first(queue);
+		move_group(group, GROUP_READY);
+		make_first_ready(queue);
 	}
 }
 
@@ -505,7 +493,7 @@ order_skip_role(GroupRole *role)
 	role->skip = ROLE_SKIPPED;
 	dlist_push_tail(&order.skipped_roles, &role->skipped_node);
 	dlist_foreach_modify(iter, &role->with_behind)
-		choose_first(dlist_container(QueueGroup, listed, iter.cur)->queue);
+		make_first_ready(dlist_container(QueueGroup, listed, iter.cur)->queue);
 }
 
 /* A role is not skipped any more: bring it back, and its groups that have made way. */
@@ -518,10 +506,7 @@ order_end_skip(GroupRole *role)
 	link_role(role);
 	while (!dlist_is_empty(&role->yielded))
 	{
-		QueueGroup *group = dlist_head_element(QueueGroup, listed, &role->yielded);
-
-		remove_group(group);
-		add_due(group);
+		add_due(dlist_head_element(QueueGroup, listed, &role->yielded));
 	}
 }
 
@@ -557,7 +542,7 @@ order_attach(QueueGroup *group)
 	if (is_due(group))
 		add_due(group);
 	else
-		begin_future(group);
+		move_group(group, GROUP_FUTURE);
 }
 
 /* Remove a group from where it is, before what is known of its rows changes. */
@@ -568,12 +553,12 @@ order_detach(QueueGroup *group)
 	bool due;
 
 	/* those behind it are looked at again */
-	if (queue->closed && waits_first(group))
+	if (queue->closed && leads_waiting(group))
 		order_open(queue);
 	due = group->state == GROUP_READY || group->state == GROUP_WAITING;
-	remove_group(group);
+	move_group(group, GROUP_AT_REST);
 	if (due && !queue->closed)
-		choose_first(queue);
+		make_first_ready(queue);
 }
 
 /* Skip a group until the next round. */
@@ -581,8 +566,7 @@ void
 order_skip(QueueGroup *group)
 {
 	order_detach(group);
-	group->state = GROUP_SKIPPED;
-	dlist_push_tail(&order.skipped_groups, &group->listed);
+	move_group(group, GROUP_SKIPPED);
 }
 
 /* The wall clock has gone back: set the turn of a queue, and look which of its groups are due. */
@@ -590,7 +574,7 @@ static void
 follow_back(QueueState *queue, TimestampTz turn)
 {
 	order_set_turn(queue, turn);
-	choose_first(queue);
+	make_first_ready(queue);
 }
 
 /*
@@ -614,11 +598,11 @@ follow_wall_clock(ClockNow now)
 }
 
 /*
- * A round begins: bring back what the last one has skipped, and all whose time has come.  Bounded
- * by what the last round has looked at, and by the groups that have become due since.
+ * Bring back what the last round has skipped, and all whose time has come.  Bounded by what that
+ * round has looked at, and by the groups that have become due since.
  */
 void
-order_begin_round(ClockNow now)
+order_advance(ClockNow now)
 {
 	dlist_mutable_iter iter;
 	QueueGroup *group;
@@ -642,10 +626,9 @@ order_begin_round(ClockNow now)
 	while (!pairingheap_is_empty(&order.future))
 	{
 		group = pairingheap_container(QueueGroup, order, pairingheap_first(&order.future));
-		if (group_next_place(group).dt > now.wall)
+		if (!is_due(group))
 			break;
-		order_detach(group);
-		order_attach(group);
+		add_due(group);
 	}
 	while (!pairingheap_is_empty(&order.closed))
 	{
@@ -656,14 +639,7 @@ order_begin_round(ClockNow now)
 	}
 }
 
-/* An iteration begins: groups are put where they belong by this time. */
-void
-order_set_now(ClockNow now)
-{
-	order.now = now;
-}
-
-/* Return that time. */
+/* Return the time by which groups are where they belong. */
 ClockNow
 order_now(void)
 {
@@ -676,9 +652,9 @@ order_now(void)
  * belongs, and return NULL.
  */
 static QueueGroup *
-try_first_of_role(GroupRole *role, ClockNow now)
+startable_of_role(GroupRole *role, ClockNow now)
 {
-	QueueGroup *group = first_of_role(role);
+	QueueGroup *group = ready_of_role(role);
 	QueueState *queue = group->queue;
 	MonoTime until = queue_blocked_until(queue, &group->key, now);
 
@@ -686,8 +662,7 @@ try_first_of_role(GroupRole *role, ClockNow now)
 	if (clock_is_before(now.mono, until))
 	{
 		/* all of its groups wait */
-		remove_group(group);
-		begin_waiting(group);
+		move_group(group, GROUP_WAITING);
 		queue->closed = true;
 		queue->closed_until = until;
 		pairingheap_add(&order.closed, &queue->closed_node);
@@ -708,26 +683,26 @@ try_first_of_role(GroupRole *role, ClockNow now)
  * start one more; NULL if there is none.  "now" is that of the round.
  */
 QueueGroup *
-order_first(ClockNow now)
+order_next(ClockNow now)
 {
 	QueueGroup *group = NULL;
 
 	Assert(order.now.wall == now.wall);
 	while (group == NULL && !pairingheap_is_empty(&order.roles))
-		group = try_first_of_role(
+		group = startable_of_role(
 			pairingheap_container(GroupRole, order, pairingheap_first(&order.roles)), now);
 	return group;
 }
 
 /* Return the first group of this role; NULL if there is none. */
 QueueGroup *
-order_first_of_role(GroupRole *role, ClockNow now)
+order_next_of_role(GroupRole *role, ClockNow now)
 {
 	QueueGroup *group = NULL;
 
 	Assert(order.now.wall == now.wall);
 	while (group == NULL && !role->skip && !pairingheap_is_empty(&role->groups))
-		group = try_first_of_role(role, now);
+		group = startable_of_role(role, now);
 	return group;
 }
 

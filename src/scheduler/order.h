@@ -65,6 +65,13 @@ group_knows_row(const QueueGroup *group)
 	return group->next < group->count;
 }
 
+/* Is the next row of the group known, and due? */
+static inline bool
+group_is_due(const QueueGroup *group, ClockNow now)
+{
+	return group_knows_row(group) && group->places[group->next].dt <= now.wall;
+}
+
 /* The position of the next row of the group, or one before it. */
 static inline TaskPlace
 group_next_place(const QueueGroup *group)
@@ -140,9 +147,9 @@ extern GroupRole *order_find_or_add_role(const char *name);
 extern void order_release_role(GroupRole *role);
 extern void order_attach(QueueGroup *group);
 extern void order_detach(QueueGroup *group);
-extern void order_begin_round(ClockNow now);
-extern QueueGroup *order_first(ClockNow now);
-extern QueueGroup *order_first_of_role(GroupRole *role, ClockNow now);
+extern void order_advance(ClockNow now);
+extern QueueGroup *order_next(ClockNow now);
+extern QueueGroup *order_next_of_role(GroupRole *role, ClockNow now);
 extern void order_skip(QueueGroup *group);
 extern void order_open(QueueState *queue);
 extern void order_rules_changed(void);
@@ -153,7 +160,6 @@ extern void order_skip_role(GroupRole *role);
 extern void order_end_skip(GroupRole *role);
 extern dlist_head *order_skipped_roles(void);
 extern MonoTime order_due_at(ClockNow now);
-extern void order_set_now(ClockNow now);
 extern ClockNow order_now(void);
 
 #endif /* PG_TASK_ORDER_H */

@@ -42,7 +42,7 @@ count_startable(const QueueGroup *group, ClockNow now)
 }
 
 /*
- * The role of this group, which order_first returned, has no executor for it: skip the role until
+ * The role of this group, which order_next returned, has no executor for it: skip the role until
  * the next round.  Returns what it needs; it looks at no more than DEMAND_GROUPS groups for that,
  * and counts one task for each other queue.
  */
@@ -56,7 +56,7 @@ role_line_block(QueueGroup *group, ClockNow now)
 
 	if (role->since.us == 0)
 		role->since = now.mono;
-	while (count < DEMAND_GROUPS && (group = order_first_of_role(role, now)) != NULL)
+	while (count < DEMAND_GROUPS && (group = order_next_of_role(role, now)) != NULL)
 	{
 		double average = queue_average(group->queue);
 

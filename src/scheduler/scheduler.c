@@ -430,7 +430,7 @@ run_iteration(void)
 	int i;
 
 	pg_atomic_write_u64(&MyScheduler->slot->renewed, (uint64) now.mono.us);
-	order_set_now(now);
+	(void) groups_advance(now);
 	pool_reap();
 	/* before anything that may wait for a lock: others need not wait for that */
 	demand_yield();

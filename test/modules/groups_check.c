@@ -81,20 +81,20 @@ check_clocks(void)
 
 	insert_with_hint(group, start.wall + 10 * SECOND, 1);
 	CHECK(start_next(now, NULL) == 0);
-	CHECK(!groups_ready(now));
+	CHECK(!groups_advance(now));
 	CHECK(order_due_at(now).us == start.mono.us + 10 * SECOND);
 	now = after(start, 10 * SECOND - 1);
-	CHECK(!groups_ready(now));
+	CHECK(!groups_advance(now));
 	CHECK(order_due_at(now).us == now.mono.us + 1);
 
 	/* the wall clock steps back: the row is due by the new time */
 	now = (ClockNow){after(start, 10 * SECOND).mono, start.wall - HOUR};
-	CHECK(!groups_ready(now));
+	CHECK(!groups_advance(now));
 	CHECK(order_due_at(now).us == now.mono.us + HOUR + 10 * SECOND);
 
 	/* it steps forward: the row is due at once, and nothing is due after that */
 	now.wall = start.wall + 10 * SECOND;
-	CHECK(groups_ready(now));
+	CHECK(groups_advance(now));
 	CHECK(order_due_at(now).us == CLOCK_NEVER.us);
 	CHECK(start_next(now, NULL) == 1);
 

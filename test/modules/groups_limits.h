@@ -110,11 +110,11 @@ check_pause(void)
 	now = after(now, SECOND / 2);
 	order_task_ended(queue);
 	CHECK(start_next(now, NULL) == 0); /* the pause is counted from its start */
-	CHECK(!groups_ready(now));
+	CHECK(!groups_advance(now));
 	CHECK(order_due_at(now).us == start.mono.us + SECOND);
 	CHECK(start_next(after(start, SECOND - 1), NULL) == 0);
 	now = after(start, SECOND);
-	CHECK(groups_ready(now));
+	CHECK(groups_advance(now));
 	CHECK(start_next(now, NULL) == 2);
 	now = after(now, 2 * SECOND);
 	CHECK(start_next(now, NULL) == 0); /* one at a time, however long it runs */
@@ -169,7 +169,7 @@ check_closed(void)
 	CHECK(start_next(start, NULL) == 0);
 	CHECK(order_due_at(start).us == start.mono.us + SECOND);
 	pausing->claims.last = CLOCK_LONG_AGO;
-	CHECK(!groups_ready(start));
+	CHECK(!groups_advance(start));
 	order_open(pausing);
 	CHECK(start_next(start, NULL) == 6);
 
@@ -196,11 +196,11 @@ check_two_pauses(void)
 	order_task_ended(queue);
 	insert_with_hint(shorter, start.wall, 2);
 	insert_with_hint(longer, start.wall, 3);
-	order_begin_round(start);
+	order_advance(start);
 	order_skip_role(roletable_lookup(order.table, "r")->role);
-	CHECK(order_first(start) == NULL);
+	CHECK(order_next(start) == NULL);
 	CHECK(order_due_at(start).us == start.mono.us + 5 * SECOND);
-	CHECK(!groups_ready(after(start, 1)));
+	CHECK(!groups_advance(after(start, 1)));
 	CHECK(order_due_at(after(start, 1)).us == start.mono.us + SECOND);
 	CHECK(start_next(after(start, SECOND), NULL) == 2);
 	return NULL;
@@ -230,13 +230,13 @@ check_many_groups(int count)
 	begin_round(start);
 	CHECK(choose_next(start, &place, &queue));
 	CHECK(place.id == 1 && queue->running == 1);
-	CHECK(order_first(start) == NULL);
+	CHECK(order_next(start) == NULL);
 	for (kind = 0; kind < (int) lengthof(rules); kind++)
 	{
 		/* the groups wait */
 		set_rules(&rules[kind], 1);
 		begin_round(start);
-		CHECK(order_first(start) == NULL);
+		CHECK(order_next(start) == NULL);
 		/* the first times that groups come back, the heap of the waiting ones is put in order */
 		for (i = -100; i < 100; i++)
 		{
@@ -248,10 +248,10 @@ check_many_groups(int count)
 			groups_scan_found(&key, &place, 1, true);
 			order_task_ended(queue);
 			begin_round(start);
-			CHECK(order_first(start) != NULL);
+			CHECK(order_next(start) != NULL);
 			CHECK(choose_next(start, &place, &queue));
 			CHECK(place.id == ++id);
-			CHECK(order_first(start) == NULL);
+			CHECK(order_next(start) == NULL);
 		}
 		if (moves + comparisons > 100 * 100)
 			return psprintf("rule %d: %d moves, " INT64_FORMAT " comparisons", kind, moves,

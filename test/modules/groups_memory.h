@@ -75,7 +75,7 @@ check_forgotten_groups(void)
 		insert_alone(TASK_UNLIMITED, "r", start.wall + i, i);
 	insert_with_hint(full, start.wall, 101);
 	CHECK(groups.table->members == 10 && groups_lack());
-	CHECK(!groups_ready(start));
+	CHECK(!groups_advance(start));
 
 	/* one that could takes the place of another: that which was named longest ago */
 	for (i = 21; i <= 25; i++)
@@ -186,17 +186,17 @@ check_out_of_memory(void)
 	/* the array of rows cannot grow: the group is as before */
 	groups_hint(&key, place_of(start.wall, count), true);
 	begin_round(start);
-	group = order_first(start);
+	group = order_next(start);
 	failing_allocation = 1;
 	CHECK(!try_read(group, start.wall + 1));
-	CHECK(order_first(start) == group);
+	CHECK(order_next(start) == group);
 	CHECK(try_read(group, start.wall + 1));
 	CHECK(group->count - group->next == 3);
 
 	/* nothing is left when all groups were forgotten */
 	groups_clear();
 	CHECK(groups.table->members == 0 && order.table->members == 0);
-	CHECK(order_first(start) == NULL);
+	CHECK(order_next(start) == NULL);
 	return NULL;
 }
 

@@ -377,7 +377,7 @@ check_random_forgetting(int seed)
 	groups.limit = 15;
 	for (round = 1; round <= 900; round++)
 	{
-		order_set_now(now);
+		(void) groups_advance(now);
 		for (i = random_below(8); i > 0 && round <= 300; i--)
 			insert_random_row(now, table.nrows + 1, true);
 		table.list_limit = 1 + random_below(4);

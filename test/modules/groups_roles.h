@@ -57,7 +57,7 @@ check_role_line(void)
 		CHECK(role_is_next(i, start));
 		(void) refuse_next(start, 1000 - i, i % 2 ? CLOCK_LONG_AGO : later);
 	}
-	CHECK(order_first(start) == NULL && role_line_read(start.mono).count == 40 && role_line_read(start.mono).waits);
+	CHECK(order_next(start) == NULL && role_line_read(start.mono).count == 40 && role_line_read(start.mono).waits);
 	CHECK(role_line_read(start.mono).until.us == CLOCK_NEVER.us);
 
 	/* those that have waited longest, up to 16 */
@@ -68,7 +68,7 @@ check_role_line(void)
 	CHECK(role_line_call(start.mono, false) == 0 && !role_line_read(start.mono).waits);
 	CHECK(role_line_read(later).waits && role_line_read(start.mono).count == 20);
 	groups_clear();
-	CHECK(role_line_read(start.mono).count == 0 && !groups_ready(after(start, SECOND)));
+	CHECK(role_line_read(start.mono).count == 0 && !groups_advance(after(start, SECOND)));
 
 	/* the connection limit of the database, and roles that may have none */
 	table.ngroups = table.nrows = 0;
@@ -123,27 +123,27 @@ check_blocked_roles(void)
 	end_all_groups();
 	queue_learn(queue_find_or_add("q"), 100);
 	begin_round(start);
-	group = order_first(start);
+	group = order_next(start);
 	CHECK(group->key.priority == 1 && strcmp(group->key.role, "busy") == 0);
 	moves = 0;
 	demand = role_line_block(group, start);
 	CHECK(demand.tasks >= 32 && demand.average == 100);
-	group = order_first(start);
+	group = order_next(start);
 	CHECK(strcmp(group->key.role, "free") == 0);
 	order_skip_role(group->role);
-	CHECK(order_first(start) == NULL);
+	CHECK(order_next(start) == NULL);
 	begin_round(start);
-	CHECK(order_first(start)->key.priority == 1);
+	CHECK(order_next(start)->key.priority == 1);
 	CHECK(moves <= 1000 * 8);
 
 	/* a hint and a forgotten group do not bring a role back */
-	order_skip_role(order_first(start)->role);
+	order_skip_role(order_next(start)->role);
 	key = (TaskGroup){"q", TASK_UNLIMITED, 0, "busy", 1};
 	groups_hint(&key, place_of(start.wall, 10000), true);
-	CHECK(strcmp(order_first(start)->key.role, "free") == 0);
+	CHECK(strcmp(order_next(start)->key.role, "free") == 0);
 	groups_clear();
 	CHECK(order.table->members == 0);
-	CHECK(!groups_ready(start));
+	CHECK(!groups_advance(start));
 	return NULL;
 }
 

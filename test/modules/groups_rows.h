@@ -191,13 +191,13 @@ check_drop_and_skip(void)
 
 	/* a dropped row does not come again, and does not count; a row that is not due is kept */
 	CHECK(group->places[group->next].id == 1);
-	CHECK(groups_drop_first(group, start));
+	CHECK(groups_drop(group, start));
 	table.rows[0].gone = true;
 	CHECK(group->queue->running == 0);
 	begin_round(start);
 	CHECK(next_known(start)->key.priority == 1);
-	CHECK(!groups_due_now(group, start));
-	CHECK(!groups_drop_first(group, start));
+	CHECK(!group_is_due(group, start));
+	CHECK(!groups_drop(group, start));
 	CHECK(start_next(after(start, 1), NULL) == 2);
 	return NULL;
 }

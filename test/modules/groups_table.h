@@ -199,7 +199,7 @@ scan_groups(ClockNow now)
 {
 	int i;
 
-	order_set_now(now);
+	(void) groups_advance(now);
 	groups_scan_begin();
 	for (i = 0; i < table.ngroups; i++)
 	{
@@ -219,7 +219,7 @@ next_known(ClockNow now)
 {
 	QueueGroup *group;
 
-	while ((group = order_first(now)) != NULL && !group_knows_row(group))
+	while ((group = order_next(now)) != NULL && !group_knows_row(group))
 		read_groups(now);
 	return group;
 }
@@ -227,7 +227,7 @@ next_known(ClockNow now)
 static void
 begin_round(ClockNow now)
 {
-	(void) groups_ready(now);
+	(void) groups_advance(now);
 }
 
 /* Choose the next task of a round; false if there is none. */
@@ -240,7 +240,7 @@ choose_next(ClockNow now, TaskPlace *place, QueueState **queue)
 		return false;
 	*queue = group->queue;
 	queue_count(group->queue, 0, 1);
-	*place = groups_choose_first(group, now);
+	*place = groups_take(group, now);
 	(void) rates_add(&(*queue)->claims, now.mono);
 	return true;
 }
