@@ -240,7 +240,7 @@ read_watched_tasks(int64 from, int limit, int64 *last)
 	statement_begin(&args);
 	arg_int64(&args, "from", from);
 	arg_int64(&args, "limit", limit);
-	count = (int) statement_execute(&read_watched, MyScheduler->table, &args);
+	count = (int) work_execute(&read_watched, &args);
 	*last = count > 0 && statement_int64(0, 3) == limit ? statement_int64(0, 4) : PG_INT64_MAX;
 	for (i = 0; i < count; i++)
 	{
@@ -456,7 +456,7 @@ lock_first_row(const Judgement *judgement, int64 *id)
 
 	statement_begin(&args);
 	arg_ended(&args, judgement);
-	found = statement_execute(&first_row, MyScheduler->table, &args) > 0;
+	found = work_execute(&first_row, &args) > 0;
 	if (found)
 		*id = statement_int64(0, 1);
 	statement_end();
@@ -480,7 +480,7 @@ write_verdicts(Judgement *judgement)
 	arg_timestamp(&args, "until", GetCurrentTimestamp() + JUDGE_US);
 	arg_int64(&args, "removed", WAITS_REMOVED);
 	arg_failure(&args, &failure, InvalidOid);
-	count = statement_execute(&judge_rows, MyScheduler->table, &args) - 1;
+	count = work_execute(&judge_rows, &args) - 1;
 	judged = statement_int64(count, 1);
 	judgement->more = judged == judgement->limit || judged > statement_int64(count, 8);
 	judgement->gone = MemoryContextAlloc(caller, Max(count, 1) * sizeof(int64));

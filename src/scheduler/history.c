@@ -236,10 +236,10 @@ static const Statement read_history = {.sql =
 
 /* Read the rows of the next slice.  Returns their number; -1 if the table ends before it. */
 static int
-read_slice(const TaskTable *table, HistoryRow **rows)
+read_slice(HistoryRow **rows)
 {
 	MemoryContext caller = CurrentMemoryContext;
-	Relation rel = table_open(table->relid, NoLock);
+	Relation rel = table_open(MyScheduler->table->relid, NoLock);
 	bool ends = RelationGetNumberOfBlocks(rel) <= walk.page;
 	StatementArgs args;
 	uint64 count;
@@ -252,7 +252,7 @@ read_slice(const TaskTable *table, HistoryRow **rows)
 	arg_int64(&args, "page", walk.page);
 	arg_int64(&args, "row", walk.row);
 	arg_int64(&args, "pages", SLICE_PAGES);
-	count = statement_execute(&read_history, table, &args);
+	count = work_execute(&read_history, &args);
 	*rows = MemoryContextAlloc(caller, Max(count, 1) * sizeof(HistoryRow));
 	for (i = 0; i < count; i++)
 	{
@@ -307,7 +307,7 @@ static const Statement remove_read_rows = {.sql =
  * locked, and whose flow has ended.  Returns their number.
  */
 static int
-remove_rows(const TaskTable *table, const HistoryRow *rows, int count)
+remove_rows(const HistoryRow *rows, int count)
 {
 	StatementArgs args;
 	Datum *tids;
@@ -322,7 +322,7 @@ remove_rows(const TaskTable *table, const HistoryRow *rows, int count)
 		tids[i] = PointerGetDatum(&rows[i].tid);
 		flows[i] = CStringGetTextDatum(rows[i].flow);
 	}
-	count = (int) statement_execute(&remove_read_rows, table, &args);
+	count = (int) work_execute(&remove_read_rows, &args);
 	statement_end();
 	return count;
 }
@@ -361,7 +361,7 @@ remove_expired_rows(HistoryRow *rows, int count, ClockNow now, ItemPointer last)
 		rows[expired++] = rows[i];
 	}
 	/* the others are locked, or were changed, or a trigger has left them, or their flow goes on */
-	if (expired > 0 && remove_rows(MyScheduler->table, rows, expired) < expired)
+	if (expired > 0 && remove_rows(rows, expired) < expired)
 		walk.earliest = Min(walk.earliest, now.wall);
 	return expired;
 }
@@ -408,7 +408,7 @@ run_slice(ClockNow now)
 	HistoryRow *rows;
 	ItemPointerData last;
 	int removed = 0;
-	int count = read_slice(MyScheduler->table, &rows);
+	int count = read_slice(&rows);
 
 	ItemPointerSet(&last, (BlockNumber) walk.page + SLICE_PAGES, 0);
 	if (count > 0)

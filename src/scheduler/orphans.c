@@ -317,7 +317,7 @@ returned_working(MemoryContext where, uint64 count, WorkingRow **rows)
  * state STOP without a "start" had no run that could end, as one that was inserted so.
  */
 int
-orphans_working(const TaskTable *table, int limit, WorkingRow **rows)
+orphans_working(int limit, WorkingRow **rows)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	StatementArgs args;
@@ -325,7 +325,7 @@ orphans_working(const TaskTable *table, int limit, WorkingRow **rows)
 
 	statement_begin(&args);
 	arg_int64(&args, "limit", limit);
-	count = returned_working(caller, statement_execute(&find_working, table, &args), rows);
+	count = returned_working(caller, work_execute(&find_working, &args), rows);
 	statement_end();
 	return count;
 }
@@ -368,7 +368,7 @@ arg_runs(StatementArgs *args, const TaskRun *runs, int count, const char *state)
  * end, sorted by run.
  */
 static int
-rows_of_runs(const TaskTable *table, const TaskRun *runs, int count, WorkingRow **rows)
+rows_of_runs(const TaskRun *runs, int count, WorkingRow **rows)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	StatementArgs args;
@@ -376,7 +376,7 @@ rows_of_runs(const TaskTable *table, const TaskRun *runs, int count, WorkingRow 
 	statement_begin(&args);
 	arg_runs(&args, runs, count, "WORK");
 	arg_text(&args, "stopped", "STOP");
-	count = returned_working(caller, statement_execute(&find_runs, table, &args), rows);
+	count = returned_working(caller, work_execute(&find_runs, &args), rows);
 	statement_end();
 	return count;
 }
@@ -471,7 +471,7 @@ note_stopped(uint64 count)
  * locked them.
  */
 static void
-end_runs(const TaskTable *table, OrphanKind kind, const TaskRun *runs, int count)
+end_runs(OrphanKind kind, const TaskRun *runs, int count)
 {
 	static const struct
 	{
@@ -500,7 +500,7 @@ end_runs(const TaskTable *table, OrphanKind kind, const TaskRun *runs, int count
 	arg_runs(&args, runs, count, ends[kind].state);
 	if (kind != ORPHAN_NOT_STARTED)
 		arg_failure(&args, &ends[kind].why, InvalidOid);
-	count = (int) statement_execute(ends[kind].statement, table, &args);
+	count = (int) work_execute(ends[kind].statement, &args);
 	for (i = 0; i < count; i++)
 	{
 		TaskPlace key = {statement_time(i, 3), statement_int64(i, 1)};
@@ -516,7 +516,7 @@ end_runs(const TaskTable *table, OrphanKind kind, const TaskRun *runs, int count
 
 /* Write all runs of one kind in the batch by one statement. */
 static void
-write_runs_of_kind(const TaskTable *table, OrphanKind kind)
+write_runs_of_kind(OrphanKind kind)
 {
 	TaskRun *runs = palloc((orphans.count + 1) * sizeof(TaskRun));
 	int count = 0;
@@ -526,11 +526,11 @@ write_runs_of_kind(const TaskTable *table, OrphanKind kind)
 		if (orphans.batch[i]->kind == kind)
 			runs[count++] = orphans.batch[i]->run;
 	if (count > 0)
-		end_runs(table, kind, runs, count);
+		end_runs(kind, runs, count);
 }
 
 static bool
-write_failed_run(const TaskTable *table, Orphan *orphan)
+write_failed_run(Orphan *orphan)
 {
 	const TaskFailure *failure = orphan->failure;
 	Failure why = {"FATAL", failure->error, NULL, NULL, failure->sqlstate};
@@ -541,27 +541,27 @@ write_failed_run(const TaskTable *table, Orphan *orphan)
 						 .error = failure->error,
 						 .sqlstate = failure->sqlstate};
 
-	if (rows_of_runs(table, &orphan->run, 1, &row) == 0)
+	if (rows_of_runs(&orphan->run, 1, &row) == 0)
 		return false;
 	if (orphan->interrupted && !row->interrupted)
 	{
-		end_runs(table, ORPHAN_INTERRUPTED, &orphan->run, 1);
+		end_runs(ORPHAN_INTERRUPTED, &orphan->run, 1);
 		return orphan->written;
 	}
 	if (failure->left == TASK_LEFT_DONE)
-		return outcome_done_later(table, orphan->run, failure->error);
+		return outcome_done_later(MyScheduler->table, orphan->run, failure->error);
 	if (failure->left == TASK_LEFT_FAILED)
 	{
 		why.severity = "ERROR";
 		why.detail = "The process of the task could not write this.";
 	}
-	return outcome_failed(table, orphan->run, &result, &queue_rules_find(row->queue)->defaults,
-						  false);
+	return outcome_failed(MyScheduler->table, orphan->run, &result,
+						  &queue_rules_find(row->queue)->defaults, false);
 }
 
 /* Write each failed or crashed run in the batch. */
 static void
-write_single_runs(const TaskTable *table)
+write_single_runs(void)
 {
 	int i;
 
@@ -571,10 +571,10 @@ write_single_runs(const TaskTable *table)
 
 		CHECK_FOR_INTERRUPTS();
 		if (orphan->kind == ORPHAN_FAILED)
-			orphan->written = write_failed_run(table, orphan);
+			orphan->written = write_failed_run(orphan);
 		else if (orphan->kind == ORPHAN_CRASHED)
 		{
-			orphan->written = outcome_crashed(table, orphan->run, orphan->failure);
+			orphan->written = outcome_crashed(MyScheduler->table, orphan->run, orphan->failure);
 			if (orphan->written)
 				MyScheduler->wants_suspects = true; /* it is a suspect now */
 		}
@@ -586,7 +586,7 @@ write_single_runs(const TaskTable *table)
  * as written.  Of others that a user has stopped the end is written next.  The rest is locked.
  */
 static void
-find_ended_runs(const TaskTable *table)
+find_ended_runs(void)
 {
 	TaskRun *runs = palloc((orphans.count + 1) * sizeof(TaskRun));
 	WorkingRow *rows;
@@ -598,7 +598,7 @@ find_ended_runs(const TaskTable *table)
 			runs[count++] = orphans.batch[i]->run;
 	if (count == 0)
 		return;
-	count = rows_of_runs(table, runs, count, &rows);
+	count = rows_of_runs(runs, count, &rows);
 	for (i = 0; i < orphans.count; i++)
 	{
 		Orphan *orphan = orphans.batch[i];
@@ -649,9 +649,9 @@ write_orphans(ClockNow now pg_attribute_unused())
 	(void) work_begin_writing("writing the outcomes of interrupted tasks", true);
 	take_batch(begun);
 	for (kind = ORPHAN_NOT_STARTED; kind <= ORPHAN_STOPPED; kind++)
-		write_runs_of_kind(MyScheduler->table, kind);
-	write_single_runs(MyScheduler->table);
-	find_ended_runs(MyScheduler->table);
+		write_runs_of_kind(kind);
+	write_single_runs();
+	find_ended_runs();
 	work_end();
 	refused_batch_written(REFUSED_ORPHANS);
 	end_batch(begun);
@@ -689,7 +689,7 @@ search_until(void)
  * array is in the current memory context.
  */
 static int
-list_held_runs(Oid relid, TaskRun **runs)
+list_held_runs(TaskRun **runs)
 {
 	int count = 0;
 
@@ -699,7 +699,7 @@ list_held_runs(Oid relid, TaskRun **runs)
 		uint32 i;
 
 		for (i = executor->reaped; i != executor->assigned; i++)
-			if (executor->ring[i % SHARED_RING].relid == relid)
+			if (executor->ring[i % SHARED_RING].relid == MyScheduler->table->relid)
 				(*runs)[count++] = executor->ring[i % SHARED_RING].run;
 	}
 	return count;
@@ -740,7 +740,7 @@ cancel_run(PoolExecutor *executor, TaskRun run)
  * The other runs are cancelled.  Runs of another table, which had this name before, continue.
  */
 static void
-reconcile_rings(Oid relid, const WorkingRow *rows, int count)
+reconcile_rings(const WorkingRow *rows, int count)
 {
 	pool_foreach(executor)
 	{
@@ -751,7 +751,7 @@ reconcile_rings(Oid relid, const WorkingRow *rows, int count)
 			PoolTask *task = &executor->ring[i % SHARED_RING];
 			const WorkingRow *row;
 
-			if (task->relid != relid)
+			if (task->relid != MyScheduler->table->relid)
 				continue;
 			row = rows_contain(rows, count, task->run);
 			if (row == NULL || row->stopped)
@@ -768,14 +768,14 @@ reconcile_rings(Oid relid, const WorkingRow *rows, int count)
  * orphans: they are read in parts, as fast as they are written.
  */
 static void
-search_orphans(const TaskTable *table, const WorkingRow *held, int nheld)
+search_orphans(const WorkingRow *held, int nheld)
 {
 	static const TaskFailure crashed = {.sqlstate = "57P02",
 										.error = "the server crashed while the task ran"};
 	MonoTime begun = clock_mono();
 	int limit = nheld + orphans_count() + SEARCH_MAX;
 	WorkingRow *rows;
-	int count = orphans_working(table, limit, &rows);
+	int count = orphans_working(limit, &rows);
 	int i;
 
 	for (i = 0; i < count; i++)
@@ -801,20 +801,20 @@ search_orphans(const TaskTable *table, const WorkingRow *held, int nheld)
  * The caller is in a transaction and acts as the owner of the table.
  */
 void
-orphans_reconcile(const TaskTable *table)
+orphans_reconcile(void)
 {
 	TaskRun *held;
-	int count = list_held_runs(table->relid, &held);
+	int count = list_held_runs(&held);
 	WorkingRow *rows = NULL;
 
 	Assert(MyScheduler->in_transaction);
 	if (count > 0)
-		count = rows_of_runs(table, held, count, &rows);
+		count = rows_of_runs(held, count, &rows);
 	crash_report_used();
-	reconcile_rings(table->relid, rows, count);
+	reconcile_rings(rows, count);
 	orphans.search_wanted = true;
 	if (!clock_is_before(clock_mono(), search_until()))
-		search_orphans(table, rows, count);
+		search_orphans(rows, count);
 	MyScheduler->events &= ~SHARED_RECONCILE;
 }
 
@@ -823,7 +823,7 @@ reconcile_with_rows(ClockNow now pg_attribute_unused())
 {
 	work_begin("reconciling the running tasks");
 	work_limit(WORK_SCAN_MS);
-	orphans_reconcile(MyScheduler->table);
+	orphans_reconcile();
 	work_end();
 }
 

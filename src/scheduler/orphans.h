@@ -11,7 +11,6 @@
 #include "scheduler/job.h"
 #include "scheduler/pool.h"
 #include "shared/task.h"
-#include "task/table.h"
 
 /* A row in state WORK, or one in state STOP that does not say when it has ended. */
 typedef struct WorkingRow
@@ -29,7 +28,7 @@ extern void orphans_add(TaskRun run, OrphanKind kind, const TaskFailure *failure
 extern int orphans_count(void);
 extern void orphans_retry(void);
 extern bool orphans_must_write(void);
-extern void orphans_reconcile(const TaskTable *table);
-extern int orphans_working(const TaskTable *table, int limit, WorkingRow **rows);
+extern void orphans_reconcile(void);
+extern int orphans_working(int limit, WorkingRow **rows);
 
 #endif /* PG_TASK_ORPHANS_H */

@@ -262,7 +262,7 @@ static const Statement list_rows = {.sql =
 
 /* Execute one of the two statements above: read what comes after the position of the scan. */
 static int
-read_heads(const Statement *statement, const TaskTable *table, int limit, GroupHead **heads)
+read_heads(const Statement *statement, int limit, GroupHead **heads)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	StatementArgs args;
@@ -276,7 +276,7 @@ read_heads(const Statement *statement, const TaskTable *table, int limit, GroupH
 	arg_text(&args, "role", scan.after.role);
 	arg_int64(&args, "role_id", scan.after.role_id);
 	arg_int64(&args, "limit", limit);
-	count = statement_execute(statement, table, &args);
+	count = work_execute(statement, &args);
 	*heads = MemoryContextAllocHuge(caller, Max(count, 1) * sizeof(GroupHead));
 	for (i = 0; i < count; i++)
 	{
@@ -297,10 +297,10 @@ read_heads(const Statement *statement, const TaskTable *table, int limit, GroupH
 
 /* Read the first rows of the next groups.  Returns the last group; NULL if there are no more. */
 static const TaskGroup *
-jump_over_groups(const TaskTable *table)
+jump_over_groups(void)
 {
 	GroupHead *heads;
-	int count = read_heads(&scan_groups, table, JUMP_GROUPS, &heads);
+	int count = read_heads(&scan_groups, JUMP_GROUPS, &heads);
 	int i;
 
 	for (i = 0; i < count; i++)
@@ -311,10 +311,10 @@ jump_over_groups(const TaskTable *table)
 
 /* Read all rows of the next groups.  Returns the last group; NULL if there are no more. */
 static const TaskGroup *
-list_groups(const TaskTable *table)
+list_groups(void)
 {
 	GroupHead *rows;
-	int count = read_heads(&list_rows, table, LIST_ROWS, &rows);
+	int count = read_heads(&list_rows, LIST_ROWS, &rows);
 	bool more = count == LIST_ROWS;
 	int ngroups = 0;
 	int first = 0;
@@ -357,13 +357,13 @@ begin_scan(void)
  * complete.
  */
 static bool
-advance_scan(const TaskTable *table)
+advance_scan(void)
 {
 	const TaskGroup *last;
 
 	if (scan.tidying)
 		return groups_forget_unseen(clock_mono(), FORGET_MAX);
-	last = scan.jumping ? jump_over_groups(table) : list_groups(table);
+	last = scan.jumping ? jump_over_groups() : list_groups();
 	set_position(last);
 	if (last)
 		return false;
@@ -387,7 +387,7 @@ read_slice(void)
 	if (!scan.going)
 		begin_scan();
 	do
-		complete = advance_scan(MyScheduler->table);
+		complete = advance_scan();
 	while (!complete && clock_mono().us - begun.us < SLICE_US);
 	now = clock_mono();
 	scan.cost += now.us - begun.us;
@@ -412,7 +412,7 @@ static const Statement find_suspects = {.sql =
 
 /* Find the waiting tasks that are suspects: the server may have crashed because of them. */
 static void
-look_for_suspects(const TaskTable *table)
+look_for_suspects(void)
 {
 	int64 *old = scan.suspects;
 	StatementArgs args;
@@ -421,7 +421,7 @@ look_for_suspects(const TaskTable *table)
 
 	statement_begin(&args);
 	arg_text(&args, "state", "PLAN");
-	count = (int) statement_execute(&find_suspects, table, &args);
+	count = (int) work_execute(&find_suspects, &args);
 	scan.suspects = NULL;
 	scan.nsuspects = 0;
 	MyScheduler->wants_suspects = scan.suspect_waits = false;
@@ -445,14 +445,14 @@ look_for_suspects(const TaskTable *table)
  * each task that was claimed under it.
  */
 static void
-look_at_indexes(const TaskTable *table)
+look_at_indexes(void)
 {
 	MonoTime begun = clock_mono();
 
 	if (!MyScheduler->wants_suspects && clock_is_before(begun, scan.next_index_look))
 		return;
-	look_for_suspects(table);
-	unstarted_look(table);
+	look_for_suspects();
+	unstarted_look();
 	dependents_look();
 	scan.next_index_look =
 		clock_after_share(begun, clock_mono(), INDEX_LOOK_SHARE, INDEX_LOOK_MAX_MS);
@@ -481,8 +481,8 @@ run_scan(ClockNow now)
 	if (looks)
 	{
 		refused_tidy(now.mono);
-		orphans_reconcile(MyScheduler->table);
-		look_at_indexes(MyScheduler->table);
+		orphans_reconcile();
+		look_at_indexes();
 		scan.next_look = clock_plus_ms(now.mono, MyScheduler->settings.period);
 	}
 	if (scans)

@@ -111,7 +111,7 @@ read_heads(const char *const *queues, int count, QueueHead **heads)
 	for (i = 0; i < count; i++)
 		values[i] = CStringGetTextDatum(queues[i]);
 	arg_int64(&args, "limit", HEADS_MAX);
-	count = (int) statement_execute(&find_heads, MyScheduler->table, &args);
+	count = (int) work_execute(&find_heads, &args);
 	*heads = MemoryContextAllocZero(caller, Max(count, 1) * sizeof(QueueHead));
 	for (i = 0; i < count; i++)
 	{
@@ -157,7 +157,7 @@ read_waits(const int64 *ids, int count, RowWait **waits)
 	statement_begin(&args);
 	arg_ids(&args, "ids", ids, count);
 	arg_text(&args, "state", "PLAN");
-	count = (int) statement_execute(&find_waits, MyScheduler->table, &args);
+	count = (int) work_execute(&find_waits, &args);
 	*waits = MemoryContextAllocZero(caller, Max(count, 1) * sizeof(RowWait));
 	for (i = 0; i < count; i++)
 	{
@@ -306,7 +306,7 @@ strict_check(DispatchRound *round)
 			firsts[heads[i].number] = &heads[i].head;
 	rows.nwaits = read_waits(ids, count, &rows.waits);
 	if (orphans_count() > 0)
-		rows.nworking = orphans_working(MyScheduler->table, WORKING_MAX, &rows.working);
+		rows.nworking = orphans_working(WORKING_MAX, &rows.working);
 	for (i = 0; i < count; i++)
 	{
 		judge_task(entries[i], firsts[i], &rows, round->now);

@@ -253,15 +253,14 @@ arg_waiting_rows(StatementArgs *args, const char *role, int64 role_id, const Tas
  * Those that somebody has locked are left.
  */
 static void
-fail_tasks(const TaskTable *table, const TaskGroup *group, const TaskPlace *places, int count,
-		   const Failure *why)
+fail_tasks(const TaskGroup *group, const TaskPlace *places, int count, const Failure *why)
 {
 	StatementArgs args;
 
 	statement_begin(&args);
 	arg_waiting_rows(&args, group->role, group->role_id, places, count);
 	arg_failure(&args, why, roles_bound(group->role, group->role_id));
-	note_unstarted(statement_execute(&fail_rows, table, &args), EVENT_FAILED, why);
+	note_unstarted(work_execute(&fail_rows, &args), EVENT_FAILED, why);
 	statement_end();
 }
 
@@ -270,8 +269,8 @@ fail_tasks(const TaskTable *table, const TaskGroup *group, const TaskPlace *plac
  * another time.  If it "waits" to run for the time that it was planned for, that stays in the row.
  */
 static void
-refuse_task(const TaskTable *table, const TaskGroup *group, TaskPlace place, const Failure *why,
-			const RowNext *next, bool waits)
+refuse_task(const TaskGroup *group, TaskPlace place, const Failure *why, const RowNext *next,
+			bool waits)
 {
 	StatementArgs args;
 
@@ -284,7 +283,7 @@ refuse_task(const TaskTable *table, const TaskGroup *group, TaskPlace place, con
 		arg_timestamp(&args, "anchor", next->anchor);
 	else
 		arg_null(&args, "anchor", TIMESTAMPTZOID);
-	statement_execute(&refuse_row, table, &args);
+	work_execute(&refuse_row, &args);
 	statement_end();
 }
 
@@ -294,8 +293,7 @@ refuse_task(const TaskTable *table, const TaskGroup *group, TaskPlace place, con
  * their next runs.  Returns their number.
  */
 static int
-give_up(const TaskTable *table, bool missed, TimestampTz now, const Candidate *candidates,
-		int count)
+give_up(bool missed, TimestampTz now, const Candidate *candidates, int count)
 {
 	static const Failure too_late = {"ERROR", "the task was not started in time", NULL, NULL,
 									 TASK_ERROR_EXPIRED};
@@ -328,7 +326,7 @@ give_up(const TaskTable *table, bool missed, TimestampTz now, const Candidate *c
 	arg_timestamp(&args, "serving", shared_serving_since());
 	arg_text(&args, "state", "PLAN");
 	arg_failure(&args, why, InvalidOid);
-	count = (int) statement_execute(missed ? &miss_rows : &expire_rows, table, &args);
+	count = (int) work_execute(missed ? &miss_rows : &expire_rows, &args);
 	rows = MemoryContextAlloc(caller, Max(count, 1) * sizeof(RowKey));
 	for (i = 0; i < count; i++)
 		rows[i] = (RowKey){statement_int64(i, 1), statement_text(caller, i, 2)};
@@ -336,14 +334,14 @@ give_up(const TaskTable *table, bool missed, TimestampTz now, const Candidate *c
 	statement_end();
 	for (i = 0; i < count; i++)
 	{
-		outcome_expired(table, rows[i], now);
+		outcome_expired(MyScheduler->table, rows[i], now);
 		dependents_ended(rows[i].id);
 	}
 	return count;
 }
 
 static void
-expire_unstarted(const TaskTable *table, TimestampTz now)
+expire_unstarted(TimestampTz now)
 {
 	Candidate *candidates = palloc0(unstarted.writing * sizeof(Candidate));
 	int ncandidates = 0;
@@ -363,13 +361,13 @@ expire_unstarted(const TaskTable *table, TimestampTz now)
 	}
 	if (ncandidates == 0)
 		return;
-	(void) give_up(table, false, now, candidates, ncandidates);
+	(void) give_up(false, now, candidates, ncandidates);
 	if (maybe_missed)
-		(void) give_up(table, true, now, candidates, ncandidates);
+		(void) give_up(true, now, candidates, ncandidates);
 }
 
 static void
-fail_unstarted(const TaskTable *table, TimestampTz now)
+fail_unstarted(TimestampTz now)
 {
 	int i;
 
@@ -385,10 +383,11 @@ fail_unstarted(const TaskTable *table, TimestampTz now)
 
 		if (may_have_expired(task))
 			continue;
-		if (task->repeats && outcome_refused(table, row, task->place.dt, now, &next, &waits))
-			refuse_task(table, &group, task->place, &why, &next, waits);
+		if (task->repeats &&
+			outcome_refused(MyScheduler->table, row, task->place.dt, now, &next, &waits))
+			refuse_task(&group, task->place, &why, &next, waits);
 		else
-			fail_tasks(table, &group, &task->place, 1, &why);
+			fail_tasks(&group, &task->place, 1, &why);
 		dependents_ended(task->place.id);
 	}
 }
@@ -414,8 +413,8 @@ write_unstarted(ClockNow now)
 	unstarted.writing = Min(unstarted.count, limit);
 	for (i = 0; i < unstarted.writing; i++)
 		refused_batch_add(REFUSED_UNSTARTED, unstarted.tasks[i].place, 1);
-	expire_unstarted(MyScheduler->table, now.wall);
-	fail_unstarted(MyScheduler->table, now.wall);
+	expire_unstarted(now.wall);
+	fail_unstarted(now.wall);
 	work_end();
 	refused_batch_written(REFUSED_UNSTARTED);
 	remove_written();
@@ -445,7 +444,7 @@ static const Statement find_expired = {.sql =
  * comes first.  Defaults of roles are not considered.
  */
 static int
-find_expired_tasks(const TaskTable *table, TimestampTz now, int limit, TaskPlace **places)
+find_expired_tasks(TimestampTz now, int limit, TaskPlace **places)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	StatementArgs args;
@@ -454,7 +453,7 @@ find_expired_tasks(const TaskTable *table, TimestampTz now, int limit, TaskPlace
 	statement_begin(&args);
 	arg_timestamp(&args, "now", now);
 	arg_int64(&args, "limit", limit);
-	count = rows_returned_places(caller, statement_execute(&find_expired, table, &args), places);
+	count = rows_returned_places(caller, work_execute(&find_expired, &args), places);
 	statement_end();
 	return count;
 }
@@ -470,14 +469,14 @@ static const Statement find_next_expiry = {.sql =
 
 /* When, from this time on, the next waiting task expires; DT_NOEND if none does. */
 static TimestampTz
-next_expiry(const TaskTable *table, TimestampTz from)
+next_expiry(TimestampTz from)
 {
 	TimestampTz expiry = DT_NOEND;
 	StatementArgs args;
 
 	statement_begin(&args);
 	arg_timestamp(&args, "from", from);
-	if (statement_execute(&find_next_expiry, table, &args) > 0)
+	if (work_execute(&find_next_expiry, &args) > 0)
 		expiry = statement_time(0, 1);
 	statement_end();
 	return expiry;
@@ -485,16 +484,15 @@ next_expiry(const TaskTable *table, TimestampTz from)
 
 /* Look when the next waiting task expires.  In a transaction. */
 void
-unstarted_look(const TaskTable *table)
+unstarted_look(void)
 {
-	unstarted.next_expiry = next_expiry(table, DT_NOBEGIN);
+	unstarted.next_expiry = next_expiry(DT_NOBEGIN);
 	MyScheduler->events &= ~SHARED_EXPIRY;
 }
 
 static void
 expire_tasks(ClockNow now)
 {
-	const TaskTable *table = MyScheduler->table;
 	int limit = refused_limit(REFUSED_UNSTARTED, EXPIRE_MAX);
 	Candidate *expired;
 	TaskPlace *places;
@@ -503,18 +501,18 @@ expire_tasks(ClockNow now)
 	int i;
 
 	(void) work_begin_writing("expiring tasks", true);
-	count = find_expired_tasks(table, now.wall, EXPIRE_MAX + refused_count(), &places);
+	count = find_expired_tasks(now.wall, EXPIRE_MAX + refused_count(), &places);
 	count = refused_batch_take(REFUSED_UNSTARTED, places, count, limit, now.mono);
 	expired = palloc0(count * sizeof(Candidate) + 1);
 	for (i = 0; i < count; i++)
 		expired[i].place = places[i];
 	if (count > 0)
-		written = give_up(table, false, now.wall, expired, count);
-	unstarted_look(table);
+		written = give_up(false, now.wall, expired, count);
+	unstarted_look();
 	if (unstarted.next_expiry <= now.wall && written < limit)
 	{
 		/* the others are locked or refused: the next look finds them again */
-		unstarted.next_expiry = next_expiry(table, now.wall);
+		unstarted.next_expiry = next_expiry(now.wall);
 		MyScheduler->row_missed |= refused_count() == 0;
 	}
 	work_end();
@@ -572,7 +570,7 @@ static const Statement bind_rows = {.sql =
  * if it was dropped.  Returns their number.  Removes the group if there are no more.
  */
 static int
-bind_first_group(const TaskTable *table, int limit, MonoTime now)
+bind_first_group(int limit, MonoTime now)
 {
 	UnboundGroup *group = linitial(unstarted.unbound);
 	Role role = roles_find(group->key.role, group->key.role_id);
@@ -581,7 +579,7 @@ bind_first_group(const TaskTable *table, int limit, MonoTime now)
 	int i;
 
 	if (!role.settled)
-		rows_peek_groups(table, &peek, 1, limit);
+		rows_peek_groups(MyScheduler->table, &peek, 1, limit);
 	if (peek.count == 0)
 	{
 		forget_first_group();
@@ -594,7 +592,7 @@ bind_first_group(const TaskTable *table, int limit, MonoTime now)
 		Failure failure = {"ERROR", role.error, NULL, NULL,
 						   pstrdup(unpack_sql_state(role.sqlstate))};
 
-		fail_tasks(table, &group->key, peek.places, count, &failure);
+		fail_tasks(&group->key, peek.places, count, &failure);
 		for (i = 0; i < count; i++)
 			dependents_ended(peek.places[i].id);
 	}
@@ -606,7 +604,7 @@ bind_first_group(const TaskTable *table, int limit, MonoTime now)
 		arg_waiting_rows(&args, group->key.role, group->key.role_id, peek.places, count);
 		arg_text(&args, "new_role", role.name);
 		arg_int64(&args, "new_role_id", role.id);
-		(void) statement_execute(&bind_rows, table, &args);
+		(void) work_execute(&bind_rows, &args);
 		statement_end();
 	}
 	return count;
@@ -621,7 +619,7 @@ bind_groups(MonoTime now)
 
 	(void) work_begin_writing("binding tasks to roles", true);
 	for (groups = 0; groups < BIND_GROUPS && left > 0 && unstarted.unbound != NIL; groups++)
-		left -= bind_first_group(MyScheduler->table, left, now);
+		left -= bind_first_group(left, now);
 	work_end();
 	refused_batch_written(REFUSED_UNSTARTED);
 }
@@ -651,7 +649,7 @@ static const Statement plan_rows = {.sql =
 
 /* Find up to "limit" rows that wait for a start of the server after theirs. */
 static int
-find_reboot_rows(const TaskTable *table, int limit, TaskPlace **places)
+find_reboot_rows(int limit, TaskPlace **places)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	StatementArgs args;
@@ -660,7 +658,7 @@ find_reboot_rows(const TaskTable *table, int limit, TaskPlace **places)
 	statement_begin(&args);
 	arg_timestamp(&args, "started", PgStartTime);
 	arg_int64(&args, "limit", limit);
-	count = rows_returned_places(caller, statement_execute(&find_reboot, table, &args), places);
+	count = rows_returned_places(caller, work_execute(&find_reboot, &args), places);
 	statement_end();
 	return count;
 }
@@ -670,7 +668,7 @@ find_reboot_rows(const TaskTable *table, int limit, TaskPlace **places)
  * number that was written.
  */
 static int
-write_reboot_rows(const TaskTable *table, const TaskPlace *places, int count, TimestampTz now)
+write_reboot_rows(const TaskPlace *places, int count, TimestampTz now)
 {
 	StatementArgs args;
 	Datum *ids;
@@ -683,7 +681,7 @@ write_reboot_rows(const TaskTable *table, const TaskPlace *places, int count, Ti
 	arg_text(&args, "state", "PLAN");
 	arg_timestamp(&args, "now", now);
 	arg_timestamp(&args, "started", PgStartTime);
-	count = (int) statement_execute(&plan_rows, table, &args);
+	count = (int) work_execute(&plan_rows, &args);
 	statement_end();
 	return count;
 }
@@ -702,10 +700,10 @@ plan_reboot(ClockNow now)
 
 	(void) work_begin_writing("planning the tasks that run when the server starts", true);
 	work_limit(WORK_SCAN_MS);
-	found = find_reboot_rows(MyScheduler->table, REBOOT_MAX + refused_count(), &places);
+	found = find_reboot_rows(REBOOT_MAX + refused_count(), &places);
 	count = refused_batch_take(REFUSED_UNSTARTED, places, found, limit, now.mono);
 	if (count > 0)
-		count = write_reboot_rows(MyScheduler->table, places, count, now.wall);
+		count = write_reboot_rows(places, count, now.wall);
 	work_end();
 	refused_batch_written(REFUSED_UNSTARTED);
 	unstarted.next_reboot = count > 0 ? CLOCK_LONG_AGO : clock_plus_ms(clock_mono(), pause_ms);

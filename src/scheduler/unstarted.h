@@ -9,7 +9,6 @@
 
 #include "scheduler/job.h"
 #include "task/rows.h"
-#include "task/table.h"
 
 extern const SchedulerJob unstarted_job;
 
@@ -17,6 +16,6 @@ extern bool unstarted_fail(TaskPlace place, const TaskGroup *group, const char *
 						   const char *hint, int sqlstate, bool repeats);
 extern void unstarted_bind(const TaskGroup *group);
 extern void unstarted_expire(const Candidate *candidate);
-extern void unstarted_look(const TaskTable *table);
+extern void unstarted_look(void);
 
 #endif /* PG_TASK_UNSTARTED_H */

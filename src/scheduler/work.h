@@ -12,6 +12,7 @@
 #include "settings.h"
 #include "shared/report.h"
 #include "shared/shared.h"
+#include "task/statement.h"
 #include "task/table.h"
 
 /*
@@ -57,6 +58,13 @@ extern void work_limit(int limit_ms);
 extern void work_end_limit(void);
 extern void work_end(void);
 extern void work_abandon(void);
+
+/* Execute a statement on the task table. */
+static inline uint64
+work_execute(const Statement *statement, StatementArgs *args)
+{
+	return statement_execute(statement, MyScheduler->table, args);
+}
 
 /* A figure for pg_stat_task_scheduler.  This process alone writes its figures, without a lock. */
 static inline void
