@@ -30,8 +30,9 @@
 #define UNASKED_SHARE 100
 #define MANY_ROWS 1000
 
-/* If it is locked, that is tried again after 1 ms, doubled each time up to this (ms). */
-#define LOCKED_AGAIN_MS 100
+/* If it is locked, that is tried again after this time (ms): a TRUNCATE is reported before its end.
+ */
+#define LOCKED_AGAIN_MS 5
 
 /* Static, because the rules hold from one iteration to the next. */
 static struct
@@ -40,7 +41,6 @@ static struct
 	bool known;		/* the rules of this table were read */
 	MonoTime again; /* when it is read again, in case that no commit has told */
 	MonoTime pause; /* not before this */
-	int locked_ms;	/* the pause after it was found locked; 0: it was not */
 	Reports faults; /* that were logged */
 } reader;
 
@@ -92,55 +92,44 @@ read_rules(void)
 	return count;
 }
 
-/* The rules were read: decide when they are read again. */
-static void
-rules_read(int count, bool asked, MonoTime begun)
-{
-	MonoTime now = clock_mono();
-	int64 duration = now.us - begun.us;
-
-	if (asked && queue_rules_shortest_keep() >= 0)
-		MyScheduler->events |= SHARED_HISTORY;
-	reader.known = true;
-	reader.locked_ms = 0;
-	reader.pause = now;
-	if (count > MANY_ROWS)
-		reader.pause.us += duration * ASKED_SHARE;
-	reader.again.us = now.us + duration * UNASKED_SHARE;
-	reader.again = clock_max(reader.again, clock_plus_ms(now, MyScheduler->settings.period));
-}
-
 /*
- * Read the queue table, if that is due.  While it cannot be read, the rules that are known hold. If
- * none are, an error ends the iteration: nothing starts.
+ * Read the queue table, if that is due, and decide when it is read again.  While it cannot be read,
+ * the rules that are known hold.  If none are, an error ends the iteration: nothing starts.
  */
 static void
 rules_reader_run(ClockNow now)
 {
 	MonoTime begun = clock_mono();
 	bool asked = (MyScheduler->events & SHARED_QUEUES) != 0;
+	MonoTime ended;
 	int count;
 
 	if (!OidIsValid(reader.relid) || clock_is_before(now.mono, reader.pause) ||
 		(!is_asked_for() && clock_is_before(now.mono, reader.again)))
 		return;
-	MyScheduler->events &= ~SHARED_QUEUES;
 	count = read_rules();
-	if (count >= 0)
+	if (count < 0)
 	{
-		rules_read(count, asked, begun);
-		return;
-	}
-	MyScheduler->events |= SHARED_QUEUES;
-	/* the next iteration prepares it again */
-	if (watch_changed())
-		return;
-	/* a TRUNCATE is reported a moment before its lock is released */
-	reader.locked_ms = Min(Max(2 * reader.locked_ms, 1), LOCKED_AGAIN_MS);
-	reader.pause = clock_plus_ms(now.mono, reader.locked_ms);
-	if (!reader.known)
+		MyScheduler->events |= SHARED_QUEUES;
+		/* the next iteration prepares it again */
+		if (watch_changed())
+			return;
+		reader.pause = clock_plus_ms(now.mono, LOCKED_AGAIN_MS);
+		if (reader.known)
+			return;
 		ereport(ERROR, (errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 						errmsg("could not read the queue table, because it is locked")));
+	}
+	MyScheduler->events &= ~SHARED_QUEUES;
+	reader.known = true;
+	if (asked && queue_rules_shortest_keep() >= 0)
+		MyScheduler->events |= SHARED_HISTORY;
+	ended = clock_mono();
+	reader.pause = ended;
+	if (count > MANY_ROWS)
+		reader.pause.us += (ended.us - begun.us) * ASKED_SHARE;
+	reader.again = clock_plus_ms(ended, MyScheduler->settings.period);
+	reader.again.us = Max(reader.again.us, ended.us + (ended.us - begun.us) * UNASKED_SHARE);
 }
 
 /* A commit has changed the queue table: read it now.  Returns false if that is to be done yet. */

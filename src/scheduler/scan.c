@@ -21,6 +21,8 @@
  */
 #include "postgres.h"
 
+#include "mb/pg_wchar.h"
+#include "utils/builtins.h"
 #include "utils/memutils.h"
 
 #include "scheduler/dependents.h"
@@ -71,10 +73,12 @@
 /* Static, because the slices of a scan are in different iterations. */
 static struct
 {
-	bool going;				  /* a scan is between two of its slices */
-	bool tidying;			  /* it has read all groups, and forgets what it has not found */
-	bool jumping;			  /* the last groups had many rows: read only the first row of each */
-	TaskGroup after;		  /* position of the scan; its strings are allocated; NULL: none */
+	bool going;		 /* a scan is between two of its slices */
+	bool tidying;	 /* it has read all groups, and forgets what it has not found */
+	bool jumping;	 /* the last groups had many rows: read only the first row of each */
+	TaskGroup after; /* position of the scan; its strings are the next two */
+	char after_queue[(TASK_QUEUE_MAX + 1) * MAX_MULTIBYTE_CHAR_LEN + 1];
+	NameData after_role;
 	TimestampTz oldest;		  /* the first planned time of the rows that wait */
 	int64 cost;				  /* duration of its slices so far (us) */
 	MonoTime next;			  /* the next periodic scan */
@@ -139,24 +143,15 @@ scan_no_later(MonoTime moment)
 	scan.next = clock_min(scan.next, clock_max(moment, scan.not_before));
 }
 
-/* Set the position of the scan; NULL: none. */
+/* The scan has read all groups up to this one. */
 static void
 set_position(const TaskGroup *after)
 {
-	TaskGroup old = scan.after;
-
-	memset(&scan.after, 0, sizeof(TaskGroup));
-	if (old.queue)
-		pfree((char *) old.queue);
-	if (old.role)
-		pfree((char *) old.role);
-	if (after == NULL)
-		return;
-	scan.after.queue = MemoryContextStrdup(TopMemoryContext, after->queue);
-	scan.after.role = MemoryContextStrdup(TopMemoryContext, after->role);
-	scan.after.max = after->max;
-	scan.after.priority = after->priority;
-	scan.after.role_id = after->role_id;
+	strlcpy(scan.after_queue, after->queue, sizeof(scan.after_queue));
+	namestrcpy(&scan.after_role, after->role);
+	scan.after = *after;
+	scan.after.queue = scan.after_queue;
+	scan.after.role = NameStr(scan.after_role);
 }
 
 /* Was a scan requested that has not begun?  Suspects are found by one. */
@@ -336,11 +331,7 @@ list_groups(void)
 static void
 begin_scan(void)
 {
-	static const TaskGroup before_all = {.queue = "",
-										 .max = PG_INT32_MIN,
-										 .priority = PG_INT32_MIN,
-										 .role = "",
-										 .role_id = PG_INT64_MIN};
+	TaskGroup before_all = {"", PG_INT32_MIN, PG_INT32_MIN, "", PG_INT64_MIN};
 
 	MyScheduler->row_missed = false;
 	scan.cost = 0;
@@ -364,9 +355,11 @@ advance_scan(void)
 	if (scan.tidying)
 		return groups_forget_unseen(clock_mono(), FORGET_MAX);
 	last = scan.jumping ? jump_over_groups() : list_groups();
-	set_position(last);
 	if (last)
+	{
+		set_position(last);
 		return false;
+	}
 	figure_set(FIGURE_OLDEST, scan.oldest);
 	scan.tidying = true;
 	return false;
@@ -509,7 +502,6 @@ scan_needed(ClockNow now)
 static void
 forget_rows(void)
 {
-	set_position(NULL);
 	scan.going = scan.tidying = false;
 	MyScheduler->events |= SHARED_SCAN;
 	scan.not_before = CLOCK_LONG_AGO;
