@@ -61,9 +61,6 @@ typedef struct BlockedRole
 /* Worker slots lack: no attempt before this.  Static, because it lasts longer than a round. */
 static MonoTime shortage_until;
 
-/* The last round had roles that are to ask again soon: see demand_publish. */
-static bool ask_again;
-
 /* How many executors does this role have that stay? */
 static int
 count_executors(Oid role)
@@ -337,18 +334,18 @@ demand_publish(const DispatchRound *round)
 	round = round ? round : &none;
 	arbiter_want(MyScheduler->slot, round->refused > 0, round->wants_role);
 	figure_set(FIGURE_WANTED, round->wanted + waiting);
-	ask_again = round->full || OidIsValid(round->wants_role);
 }
 
-/* Return the next moment after "now" at which a demand that was not met is to be tried again. */
+/* Return the next moment after this round at which a demand that was not met is tried again. */
 MonoTime
-demand_until(MonoTime now)
+demand_until(const DispatchRound *round)
 {
+	MonoTime now = round->now.mono;
 	MonoTime until = role_line_read(now).until;
 
 	if (clock_is_before(now, shortage_until))
 		until = clock_min(until, shortage_until);
-	if (MyScheduler->slot->wants || ask_again)
+	if (MyScheduler->slot->wants || round->full || OidIsValid(round->wants_role))
 		until = clock_min(until, clock_plus_ms(now, SLICE_MS));
 	return clock_max(until, clock_plus_ms(now, 1));
 }

@@ -15,6 +15,6 @@ extern void demand_block(DispatchRound *round, QueueGroup *group, const Role *ro
 extern bool demand_for_blocked(DispatchRound *round);
 extern void demand_publish(const DispatchRound *round);
 extern void demand_yield(void);
-extern MonoTime demand_until(MonoTime now);
+extern MonoTime demand_until(const DispatchRound *round);
 
 #endif /* PG_TASK_DEMAND_H */

@@ -657,9 +657,8 @@ run_dispatch(ClockNow now pg_attribute_unused())
 static MonoTime
 dispatch_due(ClockNow now pg_attribute_unused())
 {
-	MonoTime then = last_round.now.mono;
-
-	return clock_min(order_due_at(last_round.now), clock_min(pool_until(then), demand_until(then)));
+	return clock_min(order_due_at(last_round.now),
+					 clock_min(pool_until(last_round.now.mono), demand_until(&last_round)));
 }
 
 /*

@@ -168,8 +168,7 @@ forget_executor(PoolExecutor *executor)
 	executor->used = false;
 }
 
-/* The tasks in these places have not begun: they do not count, and are no starts of their queues.
- */
+/* The tasks in these places have not begun: they do not count, and are no starts. */
 static void
 undo_starts(PoolExecutor *executor, uint32 from, uint32 end)
 {

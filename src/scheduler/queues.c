@@ -375,8 +375,7 @@ queues_turn_back(TimestampTz now, int64 step, void (*follow)(QueueState *, Times
 	}
 }
 
-/* How many more tasks may run in the queue, by the limit of this group and the rule of the queue?
- */
+/* How many more tasks may run in the queue, by the limit of this group and by its rule? */
 static int
 places_by_max(QueueState *queue, const TaskGroup *group)
 {

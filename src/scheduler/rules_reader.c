@@ -30,8 +30,7 @@
 #define UNASKED_SHARE 100
 #define MANY_ROWS 1000
 
-/* If it is locked, that is tried again after this time (ms): a TRUNCATE is reported before its end.
- */
+/* If it is locked, that is tried again after this time (ms): a TRUNCATE is reported too early. */
 #define LOCKED_AGAIN_MS 5
 
 /* Static, because the rules hold from one iteration to the next. */
