@@ -316,21 +316,6 @@ consider_group(DispatchRound *round, QueueGroup *group)
 		try_task(round, group, &role);
 }
 
-/* Choose, in order, the tasks of the roles that are not skipped. */
-static void
-choose_in_order(DispatchRound *round)
-{
-	QueueGroup *group;
-
-	while (round->count + round->failed < round->limit && (group = order_next(round->now)) != NULL)
-	{
-		if (!group_knows_row(group))
-			read_groups(round->now);
-		else
-			consider_group(round, group);
-	}
-}
-
 /*
  * Choose, in order, the tasks that may start now and the executors for them, and read the rows that
  * this needs.  The caller is in a transaction and acts as the owner of the table.
@@ -341,12 +326,20 @@ choose_in_order(DispatchRound *round)
 static void
 choose_tasks(DispatchRound *round)
 {
+	QueueGroup *group;
+
 	pool_begin_round();
 	(void) role_line_call(round->now.mono, false);
 	do
-		choose_in_order(round);
-	while (demand_for_blocked(round) && round->count + round->failed < round->limit &&
-		   role_line_call(round->now.mono, round->full) > 0);
+	{
+		while (round->count + round->failed < round->limit &&
+			   (group = order_next(round->now)) != NULL)
+			if (group_knows_row(group))
+				consider_group(round, group);
+			else
+				read_groups(round->now);
+	} while (demand_for_blocked(round) && round->count + round->failed < round->limit &&
+			 role_line_call(round->now.mono, round->full) > 0);
 }
 
 /* A chosen task is not started, and does not count any more.  "hint": its group learns of it. */
@@ -599,7 +592,7 @@ end_round(DispatchRound *round)
 	round->done = round->count = 0;
 }
 
-/* Choose, claim and assign once.  True if more tasks may start now.  After an error, abandon it. */
+/* Choose, claim and assign once.  True if more tasks may start now.  See dispatch_failed. */
 static bool
 dispatch_round(DispatchRound *round, ClockNow now)
 {
@@ -628,20 +621,6 @@ dispatch_round(DispatchRound *round, ClockNow now)
 	again = round->dropped || round->count > 0;
 	end_round(round);
 	return again;
-}
-
-/*
- * An error has ended the iteration: the tasks that were not assigned wait again.  Of strict queues
- * they are known as the first ones.
- */
-static void
-abandon_round(DispatchRound *round)
-{
-	int i;
-
-	for (i = round->count - 1; i >= round->done; i--)
-		put_back(&round->entries[i], !round->entries[i].strict);
-	end_round(round);
 }
 
 /* One claim: hints and finished tasks are handled before the next one. */
@@ -677,10 +656,18 @@ dispatch_needed(ClockNow now)
 	return clock_min(again, order_due_at(now));
 }
 
+/*
+ * An error has ended the iteration: the tasks that were not assigned wait again.  Of strict queues
+ * they are known as the first ones.
+ */
 static void
 dispatch_failed(const BatchFailure *failure)
 {
-	abandon_round(&last_round);
+	int i;
+
+	for (i = last_round.count - 1; i >= last_round.done; i--)
+		put_back(&last_round.entries[i], !last_round.entries[i].strict);
+	end_round(&last_round);
 	if (failure->sqlstate != ERRCODE_TABLE_CHANGED)
 		demand_publish(NULL);
 }

@@ -302,15 +302,6 @@ groups_lack(void)
 	return groups.lacking;
 }
 
-/* Return the group with this key; NULL if it is not remembered. */
-static QueueGroup *
-find_group(const TaskGroup *key)
-{
-	GroupEntry *entry = grouptable_lookup(groups.table, key);
-
-	return entry ? (QueueGroup *) entry->key : NULL;
-}
-
 /*
  * A hint or a scan has named a row of this group at this position.  Return it, and add it if it is
  * not known; NULL if it is not to be remembered.
@@ -318,7 +309,8 @@ find_group(const TaskGroup *key)
 static QueueGroup *
 name_group(const TaskGroup *key, TaskPlace place)
 {
-	QueueGroup *group = find_group(key);
+	GroupEntry *entry = grouptable_lookup(groups.table, key);
+	QueueGroup *group = entry ? (QueueGroup *) entry->key : NULL;
 
 	if (group == NULL && find_place(key, place))
 		group = add_group(key);

@@ -798,7 +798,8 @@ search_orphans(const WorkingRow *held, int nheld)
 
 /*
  * Compare: runs whose rows were changed are cancelled, and rows that are in no ring become orphans.
- * The caller is in a transaction and acts as the owner of the table.
+ * The caller is in a transaction and acts as the owner of the table.  Each look of the scan does
+ * so, the first one before anything starts.
  */
 void
 orphans_reconcile(void)
@@ -833,22 +834,5 @@ reconcile_due(ClockNow now pg_attribute_unused())
 	return MyScheduler->events & SHARED_RECONCILE ? CLOCK_LONG_AGO : search_until();
 }
 
-static void
-forget_reconciled(bool another)
-{
-	if (another)
-		MyScheduler->events |= SHARED_RECONCILE;
-}
-
-static void
-reconcile_failed(const BatchFailure *failure)
-{
-	if (failure->forget)
-		MyScheduler->events |= SHARED_RECONCILE;
-}
-
-const SchedulerJob reconcile_job = {.due = reconcile_due,
-									.needed = reconcile_due,
-									.run = reconcile_with_rows,
-									.forget_table = forget_reconciled,
-									.failed = reconcile_failed};
+const SchedulerJob reconcile_job = {
+	.due = reconcile_due, .needed = reconcile_due, .run = reconcile_with_rows};

@@ -451,18 +451,6 @@ queue_learn(QueueState *queue, uint32 elapsed)
 	update_average(&queues.average, elapsed);
 }
 
-static void
-forget_queue(QueueState *queue)
-{
-	Assert(queue->idle && queue->first == NULL);
-	dlist_delete(&queue->idle_node);
-	queues.nidle--;
-	queuetable_delete(queues.table, queue->name);
-	rates_forget(&queue->claims);
-	pfree(queue->name);
-	pfree(queue);
-}
-
 /*
  * Forget idle queues that were not used for a while, up to this number.  Returns true when all are
  * forgotten.
@@ -480,13 +468,18 @@ queues_forget_idle(MonoTime now, int limit)
 		/* those behind it became idle later */
 		if (!clock_exceeds(queue->claims.last, now, memory))
 			break;
+		Assert(queue->idle && queue->first == NULL);
+		dlist_delete(&queue->idle_node);
 		if (clock_is_before(now, queue->held_until) || !rates_is_idle(&queue->claims, now))
 		{
-			dlist_delete(&queue->idle_node);
 			dlist_push_tail(&queues.idle, &queue->idle_node);
 			continue;
 		}
-		forget_queue(queue);
+		queues.nidle--;
+		queuetable_delete(queues.table, queue->name);
+		rates_forget(&queue->claims);
+		pfree(queue->name);
+		pfree(queue);
 		limit--;
 	}
 	return limit > 0;

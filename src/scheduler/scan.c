@@ -498,32 +498,18 @@ scan_needed(ClockNow now)
 	return is_wanted() || groups_lack() ? scan_until() : suspect_due(now);
 }
 
-/* Nothing is known of the rows any more: a complete scan is due now. */
-static void
-forget_rows(void)
-{
-	scan.going = scan.tidying = false;
-	MyScheduler->events |= SHARED_SCAN;
-	scan.not_before = CLOCK_LONG_AGO;
-}
-
+/* Nothing is known of the rows any more: a look and a complete scan are due now. */
 static void
 scan_forget_table(bool another pg_attribute_unused())
 {
-	forget_rows();
+	scan.going = scan.tidying = false;
+	scan.not_before = CLOCK_LONG_AGO;
+	MyScheduler->events |= SHARED_SCAN;
 	MyScheduler->wants_suspects = true;
-}
-
-static void
-scan_failed(const BatchFailure *failure)
-{
-	if (failure->forget)
-		forget_rows();
 }
 
 const SchedulerJob scan_job = {.due = scan_due,
 							   .needed = scan_needed,
 							   .run = run_scan,
 							   .forget_table = scan_forget_table,
-							   .failed = scan_failed,
 							   .always = true};

@@ -167,7 +167,7 @@ static const SchedulerJob *const jobs[] = {
 	&hints_job,		   /* what commits have reported: the jobs after it act on it */
 	&rules_reader_job, /* before anything is chosen by rules */
 	&rate_store_job,   /* before the tasks of an earlier scheduler are counted ... */
-	&reconcile_job,	   /* ... which this does */
+	&reconcile_job,	   /* ... which this does, and the look of a scan */
 	&scan_job,		   /* what it finds may start in this iteration */
 	&dispatch_job,	   /* chooses, claims, assigns */
 	/* these may wait for locks or be refused: the claims of other tasks do not wait for them */
