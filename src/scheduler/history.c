@@ -341,8 +341,10 @@ remove_expired_rows(HistoryRow *rows, int count, ClockNow now, ItemPointer last)
 
 	for (i = 0; i < count; i++)
 	{
-		const char *state = rows[i].state ? rows[i].state : "";
-		bool failed = strcmp(state, "DONE") != 0 && strcmp(state, "STOP") != 0;
+		const char *state = rows[i].state;
+		/* one that has not ended may be DONE yet, and go only when its flow has ended */
+		bool failed = state ? strcmp(state, "DONE") != 0 && strcmp(state, "STOP") != 0
+							: rows[i].flow[0] == '\0';
 		TimestampTz expiry = expiry_of(&rows[i], failed);
 		TaskPlace place = {DT_NOBEGIN, rows[i].id};
 

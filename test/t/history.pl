@@ -18,6 +18,9 @@ sql(q{CREATE ROLE app LOGIN; CREATE ROLE other LOGIN;
 	GRANT INSERT, SELECT, UPDATE ON task TO app, other});
 make_gates($node);
 
+# Here a claim needs the statement.
+sql('CREATE DATABASE checked');
+
 # A row that ended an hour ago.
 sub old_row
 {
@@ -93,6 +96,24 @@ subtest 'not in use' => sub {
 	ok($stays->($reads), 'no row is read');
 	is_there('the row stays', $id);
 	sql('TRUNCATE task');
+};
+
+# The walk rests for ever, unless the claim tells of the column.
+subtest 'tasks that are claimed' => sub {
+	wait_until_gone(insert_task($node, request => 'SELECT 1', keep => '1 ms'));
+	ok(1, 'go when they have been kept');
+
+	wait_for_table($node, db => 'checked');
+	sql_in('checked', 'ALTER TABLE task ADD CHECK (attempt >= 0)');
+	make_gates($node, db => 'checked');
+	my $id = insert_task($node, db => 'checked', request => q{SELECT hold('flow')}, keep => '0',
+		flow => 'whole');
+	wait_for_running($node, 1, db => 'checked', id => $id);
+	# a walk finds nothing to remove
+	pause(1);
+	open_gate($node, 'flow', db => 'checked');
+	wait_until($node, 'SELECT NOT EXISTS (SELECT FROM task)', db => 'checked', seconds => 180);
+	ok(1, '... and when their flow has ended');
 };
 
 subtest 'by the column' => sub {
