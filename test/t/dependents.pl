@@ -23,8 +23,9 @@ sub insert_after
 		request => 'SELECT 1', %column);
 }
 
-# A task that ends in this state when the gate of that name is opened.
-my %request = (DONE => "SELECT hold('%s')", FAIL => "SELECT hold('%s'), 1 / 0");
+# A task that ends in this state when the gate of that name is opened.  In one statement with the
+# gate, the planner would compute the division before anything runs.
+my %request = (DONE => "SELECT hold('%s')", FAIL => "SELECT hold('%s'); SELECT 1 / 0");
 
 # One task for each rule, which waits for these.
 my @rules = qw(done ended failed any);
@@ -123,8 +124,8 @@ subtest 'several tasks' => sub {
 
 # Each is GONE because of the one before.
 subtest 'what follows from a failure' => sub {
-	my @ids = insert_task($node, request => q{SELECT hold('f'), 1 / 0}, retry => 1,
-		delay => '1 ms');
+	my @ids = insert_task($node, request => q{SELECT hold('f'); SELECT 1 / 0},
+		retry => 1, delay => '1 ms');
 
 	push @ids, insert_after($ids[-1], rule => $_) for qw(done done ended done);
 	push @ids, insert_after($ids[1], rule => 'failed');
@@ -153,6 +154,24 @@ subtest 'what follows from a failure' => sub {
 	open_gate($node, 'r');
 	wait_for_state($node, $runs, 'DONE');
 	is(task($node, $runs, 'attempt'), 2, 'one that runs is cancelled, and waits anew');
+	sql('DELETE FROM gate; TRUNCATE task');
+};
+
+# It has not ended while a retry is left.
+subtest 'a task that is retried' => sub {
+	my $id = insert_task($node, request => q{SELECT hold('retry'); SELECT 1 / 0}, retry => 1,
+		delay => '1 hour');
+	my @after = map { insert_after($id, rule => $_) } @rules;
+
+	open_gate($node, 'retry');
+	wait_until($node, "SELECT state = 'PLAN' AND failed = 1 FROM task WHERE id = $id");
+	# the scheduler judges what has ended before it starts others
+	run_task($node, request => 'SELECT 1') for 1 .. 2;
+	is(count_of($node, "after = '{$id}' AND state = 'PLAN' AND waits = $id"), 4,
+		'the others wait');
+	sql("UPDATE task SET dt = now() WHERE id = $id");
+	is(outcomes(@after), 'done GONE TK005, ended DONE, failed DONE, any GONE TK005',
+		'until the last run has failed');
 	sql('DELETE FROM gate; TRUNCATE task');
 };
 
