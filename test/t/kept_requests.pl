@@ -31,7 +31,15 @@ sql(q{
 	CREATE FUNCTION late.defaulted(bigint DEFAULT late.counted()) RETURNS bigint LANGUAGE plpgsql
 		AS 'BEGIN RETURN $1; END';
 	CREATE FUNCTION late.hidden() RETURNS bigint STABLE LANGUAGE sql AS 'SELECT late.counted()';
-	GRANT USAGE ON SEQUENCE calls TO app});
+	GRANT USAGE ON SEQUENCE calls TO app;
+	CREATE OPERATOR late.<~> (FUNCTION = int8pl, LEFTARG = bigint, RIGHTARG = bigint);
+	CREATE FUNCTION late.place(text) RETURNS point LANGUAGE plpgsql
+		AS 'BEGIN RETURN point(length($1), 0); END';
+	CREATE ROLE members;
+	GRANT members TO app;
+	CREATE SCHEMA theirs;
+	GRANT USAGE ON SCHEMA theirs TO members;
+	CREATE FUNCTION theirs.job() RETURNS text LANGUAGE plpgsql AS 'BEGIN RETURN ''third''; END'});
 
 
 # Runs a request as app, in the one process that runs all, and returns what it returned.
@@ -128,6 +136,13 @@ subtest 'changes between two runs' => sub {
 		[ 'SELECT ROW(1, 2)::late.pair', 'DONE (1,2)',
 			'ALTER TYPE late.pair ALTER ATTRIBUTE b TYPE text', 'DONE (1,2)',
 				'the type of a column' ],
+		[ 'SELECT 1 <~> 2', 'DONE 3', 'CREATE OPERATOR late.<~>
+			(FUNCTION = int4mul, LEFTARG = int, RIGHTARG = int)', 'DONE 2',
+			'an operator that fits better' ],
+		[ q{SELECT repeat('(1,2)', 1)::point}, 'DONE (1,2)', 'CREATE CAST (text AS point)
+			WITH FUNCTION late.place(text)', 'DONE (5,0)', 'a cast' ],
+		[ 'SELECT theirs.job()', 'DONE third', 'REVOKE members FROM app', 'FAIL 42501',
+			'a schema that may be used as a member of a role' ],
 		[ q{SELECT current_setting('TimeZone')}, undef,
 			q{ALTER ROLE app SET TimeZone = 'Asia/Tokyo'},
 			'DONE Asia/Tokyo', 'a setting' ],
