@@ -129,6 +129,87 @@ subtest 'several groups in one statement' => sub {
 	}
 };
 
+# Runs this while the scheduler takes nothing of what commits report.  It sleeps, so it holds no
+# lock.
+sub without_scheduler
+{
+	my ($commits) = @_;
+	my ($scheduler) = backends($node, 'scheduler');
+
+	poll_for(sub {
+		kill 'STOP', $scheduler;
+		return 1 if sql("SELECT wait_event_type FROM pg_stat_activity WHERE pid = $scheduler")
+		  eq 'Extension';
+		kill 'CONT', $scheduler;
+		return 0;
+	}) or die 'the scheduler does not sleep';
+	$commits->();
+	kill 'CONT', $scheduler;
+}
+
+# A statement that inserts a task into each of so many queues.
+sub insert_queues
+{
+	my ($name, $count) = @_;
+
+	return "INSERT INTO task (queue, request) SELECT '$name' || n, 'SELECT 1'
+		FROM generate_series(1, $count) AS n";
+}
+
+# What is not named one by one: there is no room for it, in a commit or in shared memory.
+subtest 'more groups than are named' => sub {
+	sql(insert_queues('wide', 40));
+	without_scheduler(sub { sql(insert_queues("wide$_ ", 32)) for 1 .. 3 });
+	wait_until($node, q{SELECT count(*) = 136 FROM task WHERE queue LIKE 'wide%' AND state = 'DONE'});
+	run_task($node, queue => 'wide' x 25, request => 'SELECT 1');
+	pass('they start at once');
+	sql(q{DELETE FROM task WHERE queue LIKE 'wide%'});
+};
+
+# The end of a task is not reported, or was, before the commit of a row that waits for it.
+subtest 'rows that wait for other tasks' => sub {
+	my $id = insert_task($node, dt => 'infinity', request => 'SELECT 1');
+	my $session = open_session($node, 'postgres');
+	my $waits = q{INSERT INTO task (queue, after, rule, request)
+		SELECT 'after', ARRAY[%s], unnest('{done,ended,any}'::text[]), 'SELECT 1'};
+
+	$session->query_safe('BEGIN; ' . sprintf($waits, $id));
+	sql("UPDATE task SET dt = now() WHERE id = $id");
+	wait_for_state($node, $id, 'DONE');
+	$session->query_safe('COMMIT');
+	$session->quit;
+	wait_until($node, q{SELECT count(*) = 3 FROM task WHERE queue = 'after' AND state = 'DONE'});
+	pass('for one that has ended before the commit');
+	run_task($node, request => sprintf($waits, 'pg_task_id()'));
+	wait_until($node, q{SELECT count(*) = 6 FROM task WHERE queue = 'after' AND state = 'DONE'});
+	pass('for the one that has inserted them');
+	sql(q{DELETE FROM task WHERE queue = 'after'});
+};
+
+# Tasks of a queue end in one commit or in several, each with some that wait for it.
+subtest 'the ends of many tasks' => sub {
+	my $end = q{UPDATE task SET state = 'STOP' WHERE queue = 'first' AND id %% 3 = %s};
+
+	sql(q{INSERT INTO task (queue, dt, request)
+			SELECT 'first', 'infinity', 'SELECT 1' FROM generate_series(1, 240);
+		INSERT INTO task (queue, after, request) SELECT 'then', ARRAY[id], 'SELECT 1'
+			FROM task WHERE queue = 'first'});
+	run_task($node, request => 'SELECT 1');
+	sql(sprintf($end, 0));
+	wait_until($node, q{SELECT count(*) = 80 FROM task WHERE queue = 'then' AND state = 'GONE'});
+	pass('more than one commit names');
+	without_scheduler(sub { sql(sprintf("$end AND id %% 2 = $_", 1)) for 0, 1 });
+	wait_until($node, q{SELECT count(*) = 160 FROM task WHERE queue = 'then' AND state = 'GONE'});
+	pass('more than there is room for');
+	sql(q{INSERT INTO task (queue, after, request)
+		SELECT 'then', ARRAY[max(id)], 'SELECT 1' FROM task, generate_series(1, 3000) AS n
+			WHERE queue = 'first' AND state = 'PLAN' GROUP BY n});
+	sql(sprintf($end, 2));
+	wait_until($node, q{SELECT count(*) = 3240 FROM task WHERE queue = 'then' AND state = 'GONE'});
+	pass('more that wait than are judged at once');
+	sql(q{DELETE FROM task WHERE queue IN ('first', 'then')});
+};
+
 # A trigger of the owner's that fires after ours gives the row another time.  What it writes counts,
 # in the hint as in the checks.
 subtest 'a row that a later trigger changes' => sub {
