@@ -137,9 +137,10 @@ subtest 'what is chosen, and not claimed, begins no pause' => sub {
 	sql(q{INSERT INTO task (queue, role, request) SELECT 'quick ones', 'single', 'SELECT 1'
 		FROM generate_series(1, 100)});
 	wait_for_done('quick ones', 100);
-	sql(q{INSERT INTO task (queue, role, max, request) SELECT 'pause.behind ' || n, 'single',
-			-3600000, 'SELECT 1' FROM generate_series(1, 20) AS n
-		UNION ALL SELECT 'long', 'single', NULL, $$SELECT hold('long')$$});
+	sql(q{INSERT INTO task (queue, role, max, request)
+		SELECT 'long', 'single', NULL, $$SELECT hold('long')$$ UNION ALL
+		SELECT 'pause.behind ' || n, 'single', -3600000, 'SELECT 1'
+			FROM generate_series(1, 20) AS n});
 	wait_for_running($node, 1, user => 'single');
 	wait_until($node, q{SELECT count(*) = 1 FROM task WHERE role = 'single' AND state = 'WORK'});
 	open_gate($node, 'long');
