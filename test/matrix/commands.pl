@@ -11,7 +11,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
-my $node = new_node('main',
+my $node = new_node('main', period => '1 s',
 	conf => "max_worker_processes = 40\nwal_level = logical\nmax_prepared_transactions = 5",
 	init => { has_archiving => 1, allows_streaming => 1 });
 my $version = int(sql("SHOW server_version_num") / 10000);
@@ -284,7 +284,8 @@ subtest 'copies of the data directory' => sub {
 };
 
 subtest 'logical replication of the task table' => sub {
-	my $subscriber = new_node('subscriber', conf => 'pg_task.enabled = off', start => 0);
+	my $subscriber = new_node('subscriber', period => '1 s', conf => 'pg_task.enabled = off',
+		start => 0);
 	$subscriber->start;
 	$subscriber->append_conf('postgresql.conf', 'pg_task.enabled = on');
 	$subscriber->reload;

@@ -58,7 +58,9 @@ my $main_node;
 # Servers ------------------------------------------------------------------------------------------
 
 # Creates a server with test/pg_task.conf, and starts it; its task table exists, and so does the
-# queue table, which the scheduler makes a moment later.  Options:
+# queue table, which the scheduler makes a moment later.  Its schedulers do not look by themselves:
+# a test that needs no look waits in vain for what no commit and no process has reported.  Options:
+#   period pg_task.period, if the test needs such looks; default: an hour
 #   conf   lines for postgresql.conf
 #   init   a hash for PostgreSQL::Test::Cluster's init, such as { allows_streaming => 1 }
 #   start  0: do not start it
@@ -81,7 +83,8 @@ sub new_node
 			extra => [ '--encoding=UTF8', '--locale=C.UTF-8', @{ $init{extra} || [] } ]);
 	}
 	$node->append_conf('postgresql.conf', slurp_file("$FindBin::RealBin/../pg_task.conf"));
-	$node->append_conf('postgresql.conf', "restart_after_crash = on\nmax_connections = 50");
+	$node->append_conf('postgresql.conf', "restart_after_crash = on\nmax_connections = 50\n"
+		  . "pg_task.period = '" . ($opt{period} // '1 h') . "'");
 	$node->append_conf('postgresql.conf', $opt{conf}) if defined $opt{conf};
 	if ($opt{start} // 1)
 	{

@@ -10,7 +10,8 @@ use PgTask;
 use Test::More;
 
 # The foreign key is code of the owner's: without the setting, tasks of other roles wait.
-my $node = new_node('main', conf => "pg_task.max_executors = 3\npg_task.owner_code = on");
+my $node = new_node('main', period => '1 s',
+	conf => "pg_task.max_executors = 3\npg_task.owner_code = on");
 
 sql(q{
 	CREATE TABLE customer (id int PRIMARY KEY);

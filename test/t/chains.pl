@@ -7,7 +7,7 @@ use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
 
-my $node = new_node('main');
+my $node = new_node('main', period => '1 s');
 
 sql('CREATE ROLE app LOGIN; GRANT SELECT, INSERT, UPDATE, DELETE ON task TO app');
 

@@ -10,7 +10,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = new_node('main', conf => 'max_worker_processes = 20', init => { allows_streaming => 1 });
+my $node = new_node('main', period => '1 s', conf => 'max_worker_processes = 20',
+	init => { allows_streaming => 1 });
 my $held = qr/LOG:  pg_task holds back the tasks of public\.task in database "(\w+)"/;
 my $found = qr/LOG:  pg_task has found the task table public\.task of role "\w+" in database/;
 

@@ -7,7 +7,7 @@ use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
 
-my $node = new_node('main', conf => q{
+my $node = new_node('main', period => '1 s', conf => q{
 	pg_task.max_executors = 2
 	pg_task.stat_max = 10});
 

@@ -7,7 +7,8 @@ use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
 
-my $node = new_node('cron', conf => "TimeZone = 'Asia/Kathmandu'\npg_task.max_executors = 4");
+my $node = new_node('cron', period => '1 s',
+	conf => "TimeZone = 'Asia/Kathmandu'\npg_task.max_executors = 4");
 
 # A condition that is true for one minute before a match is not worth a flaky test: all expressions
 # but the ticking one match once a year, more than a day from now.

@@ -8,7 +8,7 @@ use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
 
-my $node = new_node('main',
+my $node = new_node('main', period => '1 s',
 	conf => "max_parallel_workers_per_gather = 2\npg_task.max_executors = 1");
 
 make_gates($node);

@@ -11,7 +11,7 @@ use Test::More;
 
 my $library = build_module('update_count');
 my $other_heap = build_module('other_heap');
-my $node = new_node('main', conf => qq{
+my $node = new_node('main', period => '1 s', conf => qq{
 	shared_preload_libraries = 'pg_task, $library, $other_heap'
 	pg_task.max_executors = 1
 	autovacuum = off});

@@ -9,7 +9,7 @@ use PgTask;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = new_node('main', conf => 'pg_task.max_executors = 4');
+my $node = new_node('main', period => '1 s', conf => 'pg_task.max_executors = 4');
 
 # The error of a statement of the role mallory, who has only grants; empty if there is none.
 sub mallory

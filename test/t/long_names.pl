@@ -9,7 +9,7 @@ use PgTask;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = new_node('main');
+my $node = new_node('main', period => '1 s');
 
 # The peak memory of processes of this kind, in MB.
 sub peak_memory

@@ -13,7 +13,7 @@ use PgTask;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = new_node('main', conf => 'pg_task.max_executors = 4');
+my $node = new_node('main', period => '1 s', conf => 'pg_task.max_executors = 4');
 my $db = 'postgres';
 
 wait_for_table($node, table => 'task_queue');

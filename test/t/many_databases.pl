@@ -7,7 +7,7 @@ use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
 
-my $node = new_node('main', conf => q{
+my $node = new_node('main', period => '1 s', conf => q{
 max_worker_processes = 8
 max_prepared_transactions = 1
 pg_task_table.moved = 'jobs'

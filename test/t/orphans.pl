@@ -10,7 +10,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
-my $node = new_node('main', conf => "max_wal_size = '2GB'\ncheckpoint_timeout = '1 h'");
+my $node = new_node('main', period => '1 s',
+	conf => "max_wal_size = '2GB'\ncheckpoint_timeout = '1 h'");
 
 # Such rows, in a queue that starts no tasks.
 sub restore

@@ -11,7 +11,7 @@ use PgTask;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = new_node('main',
+my $node = new_node('main', period => '1 s',
 	conf => "pg_task.max_executors = 2\npg_task.idle_timeout = 600000");
 
 # A domain that hides the type text: its constraint is the trap.  own.touch is compiled by a tenant

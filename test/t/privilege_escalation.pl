@@ -8,7 +8,7 @@ use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
 
-my $node = new_node('main', conf =>
+my $node = new_node('main', period => '1 s', conf =>
 	  "max_worker_processes = 40\npg_task.max_executors = 8\npg_task.owner_code = on");
 make_gates($node);
 

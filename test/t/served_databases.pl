@@ -7,7 +7,7 @@ use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
 
-my $node = new_node('main', conf => 'max_worker_processes = 40');
+my $node = new_node('main', period => '1 s', conf => 'max_worker_processes = 40');
 
 sub answer
 {

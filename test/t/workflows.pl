@@ -7,7 +7,7 @@ use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
 
-my $node = new_node('main', conf => "pg_task.max_executors = 4\n");
+my $node = new_node('main', period => '1 s', conf => "pg_task.max_executors = 4\n");
 
 make_gates($node);
 sql(q{
