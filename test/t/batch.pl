@@ -474,6 +474,8 @@ for my $way ('terminated', 'killed')
 		is(sql("SELECT count(*) FROM task WHERE id IN ($list) AND failed > 0"), 0,
 			'none has failed');
 		cmp_ok(sql("SELECT attempt FROM task WHERE id = $ids[3]"), '>', 1, 'that one ran again');
+		is(sql("SELECT count(*) FROM task WHERE id IN ($list) AND id > $ids[3] AND attempt = 1"), 3,
+			'those behind it had not begun') if $way eq 'terminated';
 		sql('DROP SEQUENCE ends');
 	};
 }

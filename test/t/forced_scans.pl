@@ -123,4 +123,23 @@ subtest 'rows without a hint' => sub {
 	$session->quit;
 };
 
+# The scheduler does not remember a group that a scan has not found.
+subtest 'groups without rows' => sub {
+	my ($scheduler) = backends($node, 'scheduler');
+	my $memory = sub {
+		my $position = log_position($node);
+		my $used;
+
+		sql("SELECT pg_log_backend_memory_contexts($scheduler)");
+		poll_for(sub {
+			($used) = log_since($node, $position) =~ /pg_task group members: .* (\d+) used/;
+		}) or die 'the scheduler does not log its memory';
+		return $used;
+	};
+	my $before = $memory->();
+
+	sql('TRUNCATE task');
+	ok(poll_for(sub { $memory->() < $before / 10 }), 'are forgotten');
+};
+
 done_testing();

@@ -20,6 +20,17 @@ sub is_soon { return task($node, $_[0], "start - $_[1] BETWEEN '0' AND '30 s'") 
 
 run_task($node, request => 'SELECT 1');    # an executor is there
 
+# It scans and looks when something is due, and otherwise sleeps.
+subtest 'nothing to do' => sub {
+	my $iterations = 'SELECT iterations FROM pg_stat_task_scheduler()';
+
+	ok(poll_for(sub {
+		my ($before, undef, $after) =
+		  split /\n/, sql("$iterations; SELECT pg_sleep(0.5); $iterations");
+		return $before == $after;
+	}), 'the scheduler sleeps');
+};
+
 my $far;
 
 # A future time: not before it, and not much later.  Also between others, and when an earlier one
@@ -184,6 +195,44 @@ subtest 'rows that wait for other tasks' => sub {
 	wait_until($node, q{SELECT count(*) = 6 FROM task WHERE queue = 'after' AND state = 'DONE'});
 	pass('for the one that has inserted them');
 	sql(q{DELETE FROM task WHERE queue = 'after'});
+};
+
+# Whoever ends a task: it, one that is GONE because of it, and one that waits for that.
+subtest 'each way to end' => sub {
+	my $now = 'UPDATE task SET dt = now() WHERE id = %s';
+	my @ways = (
+		[ $now ],
+		[ $now, request => 'SELECT 1/0' ],
+		[ q{UPDATE task SET state = 'STOP' WHERE id = %s} ],
+		[ 'DELETE FROM task WHERE id = %s' ],
+		[ q{UPDATE task SET active = '1 ms', dt = now() - interval '1 hour' WHERE id = %s}, max => 0 ],
+		[ $now, role => 'locked' ],
+		[ "DROP ROLE dropped; $now", role => 'dropped' ],
+		[ $now, attempt => 99, request => 'SELECT pg_terminate_backend(pg_backend_pid())' ]);
+	my $ends = '';
+
+	sql('CREATE ROLE locked NOLOGIN; CREATE ROLE dropped');
+	for my $way (@ways)
+	{
+		my ($end, %column) = @$way;
+		my $id = insert_task($node, queue => 'ways', dt => 'infinity', request => 'SELECT 1',
+			%column);
+
+		sql(qq{WITH next AS (INSERT INTO task (queue, after, request)
+				VALUES ('next', '{$id}', 'SELECT 1') RETURNING id)
+			INSERT INTO task (queue, after, rule, request)
+				SELECT 'last', ARRAY[i], 'ended', 'SELECT 1'
+				FROM (SELECT id FROM next UNION ALL SELECT $id) AS i (i)});
+		$ends .= sprintf("$end;", $id);
+	}
+	run_task($node, request => 'SELECT 1');
+	sql($ends);
+	wait_until($node, q{SELECT count(*) = 16 FROM task WHERE queue = 'last' AND state = 'DONE'});
+	is(sql(q{SELECT string_agg(t.state || n.state, ' ' ORDER BY n.id)
+		FROM task AS n LEFT JOIN task AS t ON t.id = n.after[1] WHERE n.queue = 'next'}),
+		'DONEDONE FAILGONE STOPGONE GONEGONE FAILGONE FAILGONE FAILGONE',
+		'what waits for it is judged');
+	sql(q{DELETE FROM task WHERE queue IN ('ways', 'next', 'last')});
 };
 
 # Tasks of a queue end in one commit or in several, each with some that wait for it.
