@@ -276,8 +276,8 @@ CREATE FUNCTION pg_catalog.pg_task_facts(id bigint, attempt integer, start times
         OUT away boolean, OUT pid integer, OUT begun boolean, OUT service text, OUT not_role text,
         OUT scheduler text, OUT scheduler_pid integer, OUT code text, OUT mine boolean,
         OUT paused boolean, OUT rule_max integer, OUT rate integer, OUT per interval,
-        OUT until timestamptz, OUT strict boolean, OUT again timestamptz, OUT running integer,
-        OUT rate_next timestamptz, OUT pause_next timestamptz, OUT isolated boolean,
+        OUT until timestamptz, OUT strict boolean, OUT full_total text, OUT again timestamptz,
+        OUT running integer, OUT rate_next timestamptz, OUT pause_next timestamptz, OUT isolated boolean,
         OUT executors text)
     LANGUAGE c VOLATILE STRICT AS 'MODULE_PATHNAME', 'pg_task_facts';
 
@@ -329,6 +329,7 @@ SELECT CASE
            CASE WHEN f.running >= least(CASE WHEN t.max < 0 THEN 1 ELSE t.max END, f.rule_max) THEN
                format('its queue is full: %s of %s run', f.running,
                       least(CASE WHEN t.max < 0 THEN 1 ELSE t.max END, f.rule_max)) END,
+           f.full_total,
            CASE WHEN f.strict THEN coalesce('its queue is strict: task ' || nullif((
                   SELECT r.id FROM {rows} AS r
                    WHERE r.state = 'PLAN' AND r.waits IS NULL AND r.queue COLLATE "C" = t.queue
@@ -388,6 +389,13 @@ CREATE FUNCTION pg_catalog.pg_task_paused(queues text[]) RETURNS text[]
 
 COMMENT ON FUNCTION pg_catalog.pg_task_paused(text[]) IS
     'for reports: which of these queues are paused by the queue table';
+
+CREATE FUNCTION pg_catalog.pg_task_rule(queue text, OUT name text, OUT value text, OUT source text)
+    RETURNS SETOF record
+    LANGUAGE c VOLATILE STRICT ROWS 5 AS 'MODULE_PATHNAME', 'pg_task_rule';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_rule(text) IS
+    'what the queue table says for a queue, and in which row';
 
 CREATE FUNCTION pg_catalog.pg_task_queues(
         OUT queue text, OUT waits bigint, OUT due bigint, OUT runs bigint, OUT failed bigint,
@@ -819,10 +827,11 @@ WITH wanted_table (what, storage, comment) AS (VALUES
     (44, 'task', 'sqlstate', 'text', 'Code of the last failure, to group by'),
     (45, 'task', 'notice', 'text', 'Messages that the request raised, other than errors'),
     (1, 'queue', 'queue', 'text NOT NULL',
-     'Name of a queue, or a pattern of LIKE; the exact name counts, or else the longest pattern'),
+     'Name of a queue, or a pattern of LIKE; a column that is NULL is that of the next pattern'),
     (2, 'queue', 'paused', 'boolean', 'true: no task of the queue starts'),
-    (3, 'queue', 'max', 'int', 'At most this many tasks of the queue run at once'),
-    (4, 'queue', 'rate', 'int', 'At most this many tasks of the queue start within per'),
+    (3, 'queue', 'max', 'int', 'At most this many tasks of the queue run at once; -1: no limit'),
+    (4, 'queue', 'rate', 'int',
+     'At most this many tasks of the queue start within per; -1: no limit'),
     (5, 'queue', 'per', 'interval', 'The time for rate'),
     (6, 'queue', 'until', 'timestamptz', 'No task of the queue starts before this time'),
     (7, 'queue', 'strict', 'boolean', 'true: tasks start in their order, also when one is retried'),
@@ -835,7 +844,9 @@ WITH wanted_table (what, storage, comment) AS (VALUES
     (14, 'queue', 'keep', 'interval', 'For tasks of the queue whose column keep is NULL'),
     (15, 'queue', 'batch', 'int',
      'At most this many short tasks of the queue share a transaction; NULL: pg_task.batch'),
-    (16, 'queue', 'comment', 'text', 'Yours'),
+    (16, 'queue', 'total', 'int',
+     'At most this many tasks of all queues that have it from this pattern run at once; -1: no limit'),
+    (17, 'queue', 'comment', 'text', 'Yours'),
     (1, 'rate', 'queue', 'text', NULL),
     (2, 'rate', 'until', 'timestamptz NOT NULL', NULL),
     (3, 'rate', 'image', 'bytea NOT NULL', NULL)
@@ -844,8 +855,9 @@ WITH wanted_table (what, storage, comment) AS (VALUES
     ('queue', 'queue must have at most 255 bytes', 'octet_length(queue) <= 255'),
     ('queue', 'queue must not end with an escape character, as a pattern',
      $$position('%' IN queue) = 0 OR (length(queue) - length(rtrim(queue, chr(92)))) % 2 = 0$$),
-    ('queue', 'max must be zero or more', 'max >= 0'),
-    ('queue', 'rate must be zero or more', 'rate >= 0'),
+    ('queue', 'max must be zero or more, or -1', 'max >= -1'),
+    ('queue', 'total must be zero or more, or -1', 'total >= -1'),
+    ('queue', 'rate must be zero or more, or -1', 'rate >= -1'),
     ('queue', 'per must be greater than zero', $$per > interval '0'$$),
     ('queue', 'retry must be zero or more', 'retry >= 0'),
     ('queue', 'delay must be zero or more', $$delay >= interval '0'$$),

@@ -376,7 +376,7 @@ check_rules(DispatchRound *round)
 	gave_back = unread;
 	for (i = 0; i < round->count; i++)
 		marks[i] =
-			unread || !queue_rules_same(&before[i], queue_rule(round->entries[i].group->queue));
+			unread || !queue_rule_same(&before[i], queue_rule(round->entries[i].group->queue));
 	/* of several tasks of a queue, the last one goes first; this ends the hold of a strict queue */
 	for (i = round->count - 1; i >= 0; i--)
 		if (marks[i])
@@ -522,7 +522,7 @@ make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *tas
 	task->timeout = claim->timeout >= 0 ? claim->timeout : task->defaults.timeout;
 	/* its end may make room for others, or free rows that wait for it */
 	task->notify = entry->group->key.max != TASK_UNLIMITED ||
-				   queue_rule(entry->group->queue)->max >= 0 ||
+				   queue_rule(entry->group->queue)->max >= 0 || entry->group->queue->limit ||
 				   dependents_is_watched(claim->run.id);
 	task->elapsed = 0;
 	task->trusted = entry->trusted;

@@ -20,7 +20,7 @@
 #include "utils/memutils.h"
 
 #include "scheduler/groups.h"
-#include "scheduler/name_hash.h"
+#include "shared/name_hash.h"
 #include "scheduler/order.h"
 #include "scheduler/rates.h"
 #include "scheduler/role_line.h"
@@ -224,6 +224,29 @@ groups_clear(void)
 }
 
 /*
+ * Before a round: if rules have changed so that queues have another limit together, forget the
+ * groups that are in the order by another one.  A scan finds them again.
+ */
+static void
+follow_limits(void)
+{
+	dlist_mutable_iter iter;
+
+	if (!queues_limits_changed())
+		return;
+	dlist_foreach_modify(iter, &groups.all)
+	{
+		QueueGroup *group = dlist_container(QueueGroup, node, iter.cur);
+
+		if (group->role->limit == queue_limit(group->queue))
+			continue;
+		forget_group(group);
+		groups.lacking = true;
+	}
+	queues_forget_limits();
+}
+
+/*
  * Add a group, with its read position before all rows.  If memory runs out, only a queue without
  * groups and its rate may remain, which are forgotten like any other.
  */
@@ -231,7 +254,7 @@ static QueueGroup *
 add_group(const TaskGroup *key)
 {
 	QueueState *queue = queue_find_or_add(key->queue);
-	GroupRole *role = order_find_or_add_role(key->role);
+	GroupRole *role = order_find_or_add_role(key->role, queue_limit(queue));
 	QueueGroup *volatile added = NULL;
 	QueueGroup *group;
 
@@ -518,6 +541,7 @@ groups_read(QueueGroup *group, const TaskPlace *places, int count, int limit)
 bool
 groups_advance(ClockNow now)
 {
+	follow_limits();
 	order_advance(now);
 	return order_next(now) != NULL || role_line_read(now.mono).waits;
 }

@@ -102,7 +102,8 @@ shorter_time(double a, double b)
 static double
 shortest_keep(void)
 {
-	return shorter_time(shorter_time(walk.setting, walk.column), queue_rules_shortest_keep());
+	return shorter_time(shorter_time(walk.setting, walk.column),
+						queue_rules_shortest_keep(queues_rules()));
 }
 
 static MonoTime
@@ -177,7 +178,7 @@ expiry_of(const HistoryRow *row, bool failed)
 	if (row->state == NULL || TIMESTAMP_IS_NOEND(row->ended))
 		return DT_NOEND;
 	if (keep < 0)
-		keep = queue_rules_find(row->queue)->defaults.keep;
+		keep = queue_rules_find(queues_rules(), row->queue)->defaults.keep;
 	if (keep < 0)
 	{
 		SettingsTask settings = roles_settings(roles_bound(row->role, row->role_id));

@@ -32,22 +32,36 @@
 #include "utils/memutils.h"
 
 #include "scheduler/order.h"
+#include "shared/name_hash.h"
 
 /* The wall clock was set if it differs by this (us) from what the monotonic clock makes of it. */
 #define CLOCK_STEP_US 100000
 
 typedef struct RoleEntry
 {
-	char *name;
+	GroupRole *role;
 	uint32 hash;
 	char status;
-	GroupRole *role;
 } RoleEntry;
+
+static uint32
+hash_role(const GroupRole *role)
+{
+	return name_hash(role->name) ^ (role->limit ? name_hash(role->limit->pattern) : 0);
+}
 
 #define SH_PREFIX roletable
 #define SH_ELEMENT_TYPE RoleEntry
-#define SH_KEY name
-#include "scheduler/name_hash.h"
+#define SH_KEY_TYPE GroupRole *
+#define SH_KEY role
+#define SH_HASH_KEY(tb, key) hash_role(key)
+#define SH_EQUAL(tb, a, b) ((a)->limit == (b)->limit && strcmp((a)->name, (b)->name) == 0)
+#define SH_STORE_HASH
+#define SH_GET_HASH(tb, entry) (entry)->hash
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
 
 /* Static, because the order is remembered from iteration to iteration. */
 static struct
@@ -64,7 +78,7 @@ static struct
 	int64 offset;			   /* of the wall clock when queues were opened for it (us) */
 } order;
 
-DEFINE_HASH_INSERT(insert_role, roletable, RoleEntry, char *)
+DEFINE_HASH_INSERT(insert_role, roletable, RoleEntry, GroupRole *)
 
 /* The first of the ready groups of a role that has one. */
 static inline QueueGroup *
@@ -200,13 +214,14 @@ order_create(MemoryContext context, int64 aging)
 /* ---- roles, and the first groups of queues ---- */
 
 /*
- * Return the role with this name.  It is added if it is not known, and released again if no group
- * of it is added.
+ * Return the role with this name, of queues with this limit.  It is added if it is not known, and
+ * released again if no group of it is added.
  */
 GroupRole *
-order_find_or_add_role(const char *name)
+order_find_or_add_role(const char *name, QueueLimit *limit)
 {
-	RoleEntry *entry = roletable_lookup(order.table, unconstify(char *, name));
+	GroupRole key = {.name = unconstify(char *, name), .limit = limit};
+	RoleEntry *entry = roletable_lookup(order.table, &key);
 	GroupRole *role;
 
 	if (entry)
@@ -214,17 +229,19 @@ order_find_or_add_role(const char *name)
 	name = MemoryContextStrdup(order.context, name);
 	role = MemoryContextAllocZero(order.context, sizeof(GroupRole));
 	role->name = (char *) name;
+	role->limit = limit;
 	role->groups.ph_compare = compare_ready;
 	dlist_init(&role->with_behind);
 	dlist_init(&role->yielded);
-	entry = insert_role(order.table, role->name);
-	entry->role = role;
-	return role;
+	return insert_role(order.table, role)->role;
 }
 
-/* Return the role with this OID, if that is known; otherwise NULL.  A loop over all. */
-GroupRole *
-order_find_role(Oid oid)
+/*
+ * Call "act", with these arguments, for the role with this OID, once for each limit of its queues.
+ * A loop over all roles.
+ */
+void
+order_each_role(Oid oid, void (*act)(GroupRole *, bool, MonoTime), bool flag, MonoTime now)
 {
 	roletable_iterator iter;
 	RoleEntry *entry;
@@ -232,8 +249,7 @@ order_find_role(Oid oid)
 	roletable_start_iterate(order.table, &iter);
 	while ((entry = roletable_iterate(order.table, &iter)) != NULL)
 		if (entry->role->oid == oid)
-			return entry->role;
-	return NULL;
+			act(entry->role, flag, now);
 }
 
 /* Free a role if no group is left of it. */
@@ -245,24 +261,33 @@ order_release_role(GroupRole *role)
 	Assert(pairingheap_is_empty(&role->groups) && dlist_is_empty(&role->yielded));
 	if (role->skip != ROLE_NOT_SKIPPED)
 		dlist_delete(&role->skipped_node);
-	roletable_delete(order.table, role->name);
+	if (role->full)
+		dlist_delete(&role->full_node);
+	roletable_delete(order.table, role);
 	pfree(role->name);
 	pfree(role);
+}
+
+/* Is the role in the heap of roles?  It is if it has a ready group, and may start a task. */
+static inline bool
+in_heap(const GroupRole *role)
+{
+	return role->skip == ROLE_NOT_SKIPPED && !role->full && !pairingheap_is_empty(&role->groups);
 }
 
 /* Remove a role from the heap of roles, if it is there: its first group is about to change. */
 static void
 unlink_role(GroupRole *role)
 {
-	if (role->skip == ROLE_NOT_SKIPPED && !pairingheap_is_empty(&role->groups))
+	if (in_heap(role))
 		pairingheap_remove(&order.roles, &role->order);
 }
 
-/* Put a role into the heap of roles, if it has a group that is ready and is not skipped. */
+/* Put a role into the heap of roles, if it belongs there. */
 static void
 link_role(GroupRole *role)
 {
-	if (role->skip == ROLE_NOT_SKIPPED && !pairingheap_is_empty(&role->groups))
+	if (in_heap(role))
 		pairingheap_add(&order.roles, &role->order);
 }
 
@@ -403,10 +428,26 @@ make_first_ready(QueueState *queue)
 		dlist_delete(&first->listed);
 }
 
+/* Have the roles take part again that wait for a place in this limit. */
+static void
+end_full(QueueLimit *limit)
+{
+	while (!dlist_is_empty(&limit->full))
+	{
+		GroupRole *role = dlist_head_element(GroupRole, full_node, &limit->full);
+
+		dlist_delete(&role->full_node);
+		role->full = false;
+		link_role(role);
+	}
+}
+
 /* One more task of the queue may be able to start. */
 void
 order_open(QueueState *queue)
 {
+	if (queue->limit && queue->limit->running < queue->limit->total)
+		end_full(queue->limit);
 	if (!queue->closed)
 		return;
 	queue->closed = false;
@@ -517,8 +558,15 @@ order_end_skip(GroupRole *role)
 void
 order_rules_changed(void)
 {
+	roletable_iterator iter;
+	RoleEntry *entry;
+
 	while (!pairingheap_is_empty(&order.closed))
 		order_open(pairingheap_container(QueueState, closed_node, order.closed.ph_root));
+	roletable_start_iterate(order.table, &iter);
+	while ((entry = roletable_iterate(order.table, &iter)) != NULL)
+		if (entry->role->full)
+			end_full(entry->role->limit);
 	while (!dlist_is_empty(&order.skipped_roles))
 		order_end_skip(dlist_head_element(GroupRole, skipped_node, &order.skipped_roles));
 }
@@ -648,18 +696,26 @@ order_now(void)
 
 /*
  * Return the first group of a role, which has one that is ready, if it may start a task, or has to
- * be read before that is known.  Otherwise move it, or its queue, to where it
- * belongs, and return NULL.
+ * be read before that is known.  Otherwise move it, or its queue or role, to where it belongs, and
+ * return NULL.
  */
 static QueueGroup *
 startable_of_role(GroupRole *role, ClockNow now)
 {
 	QueueGroup *group = ready_of_role(role);
 	QueueState *queue = group->queue;
+	QueueLimit *limit = queue_limit(queue);
 	MonoTime until = queue_blocked_until(queue, &group->key, now);
 
 	Assert(group->state == GROUP_READY && queue->first == group && !queue->closed);
-	if (clock_is_before(now.mono, until))
+	Assert(limit == role->limit);
+	if (limit && limit->running >= limit->total)
+	{
+		unlink_role(role);
+		role->full = true;
+		dlist_push_tail(&limit->full, &role->full_node);
+	}
+	else if (clock_is_before(now.mono, until))
 	{
 		/* all of its groups wait */
 		move_group(group, GROUP_WAITING);
@@ -701,7 +757,7 @@ order_next_of_role(GroupRole *role, ClockNow now)
 	QueueGroup *group = NULL;
 
 	Assert(order.now.wall == now.wall);
-	while (group == NULL && !role->skip && !pairingheap_is_empty(&role->groups))
+	while (group == NULL && in_heap(role))
 		group = startable_of_role(role, now);
 	return group;
 }

@@ -118,10 +118,16 @@ typedef enum RoleSkip
 	ROLE_IN_LINE  /* until it is called: see role_line.c */
 } RoleSkip;
 
-/* A role that has waiting rows. */
+/*
+ * A role that has waiting rows.  In queues that have a limit together it is another one than in
+ * others, so that all its groups in them are skipped in one step while the limit is reached.
+ */
 typedef struct GroupRole
 {
 	char *name;
+	QueueLimit *limit;		 /* of all of its queues; NULL: they have none */
+	bool full;				 /* it waits for a place in that: it is not in the heap of roles ... */
+	dlist_node full_node;	 /* ... but in the list of the limit */
 	int ngroups;			 /* all of its groups */
 	pairingheap groups;		 /* those that are ready */
 	dlist_head with_behind;	 /* those of them behind which others of the queue wait */
@@ -142,8 +148,9 @@ extern OrderKey order_key_at(const TaskGroup *key, TimestampTz turn, TaskPlace p
 extern int order_compare_keys_in_queue(const OrderKey *a, const OrderKey *b);
 
 extern void order_create(MemoryContext context, int64 aging);
-extern GroupRole *order_find_role(Oid oid);
-extern GroupRole *order_find_or_add_role(const char *name);
+extern void
+order_each_role(Oid oid, void (*act)(GroupRole *, bool, MonoTime), bool flag, MonoTime now);
+extern GroupRole *order_find_or_add_role(const char *name, QueueLimit *limit);
 extern void order_release_role(GroupRole *role);
 extern void order_attach(QueueGroup *group);
 extern void order_detach(QueueGroup *group);

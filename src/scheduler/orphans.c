@@ -556,7 +556,7 @@ write_failed_run(Orphan *orphan)
 		why.detail = "The process of the task could not write this.";
 	}
 	return outcome_failed(MyScheduler->table, orphan->run, &result,
-						  &queue_rules_find(row->queue)->defaults, false);
+						  &queue_rules_find(queues_rules(), row->queue)->defaults, false);
 }
 
 /* Write each failed or crashed run in the batch. */

@@ -3,8 +3,7 @@
  *		What the scheduler knows of each queue: its rule, what runs in it, and whether one more task
  * may start.
  *
- * The rule of a queue is the row of the queue table with its name, otherwise that with the longest
- * pattern that matches.  A rule that is found is valid until the table is read again.
+ * A rule that is found is valid until the queue table is read again: see task/queue_rules.c.
  *
  * queue_blocked_until is the one place that decides whether a queue may start another task.
  *
@@ -13,13 +12,11 @@
  */
 #include "postgres.h"
 
-#include "catalog/pg_collation.h"
-#include "fmgr.h"
-#include "utils/builtins.h"
 #include "utils/memutils.h"
 
 #include "scheduler/queues.h"
 #include "scheduler/rates.h"
+#include "task/queue_rules.h"
 
 /* Weight of the last run in the average duration. */
 #define AVERAGE_WEIGHT 0.2
@@ -32,215 +29,28 @@
 #define QUEUE_MEMORY_MANY_MS 1000
 #define QUEUES_MANY 1000
 
-/* ---- rules ---- */
-
-typedef struct RuleEntry
+typedef struct LimitEntry
 {
-	char *queue;
+	char *pattern;
 	uint32 hash;
 	char status;
-	const QueueRule *rule;
-} RuleEntry;
+	QueueLimit *limit;
+} LimitEntry;
 
-#define SH_PREFIX ruletable
-#define SH_ELEMENT_TYPE RuleEntry
-#define SH_KEY queue
-#include "scheduler/name_hash.h"
+#define SH_PREFIX limittable
+#define SH_ELEMENT_TYPE LimitEntry
+#define SH_KEY pattern
+#include "shared/name_hash.h"
 
 /* Static, because the rules hold from one iteration to the next. */
 static struct
 {
-	MemoryContext context; /* contains all of them; NULL: there are none */
-	ruletable_hash *names; /* of queues, and patterns */
-	int prefix_max;		   /* the longest prefix (bytes) that is a pattern with "%"; -1: none */
-	int nothers;
-	const QueueRule **others; /* the other patterns, the longest first */
+	MemoryContext context; /* contains them */
+	QueueRules *all;
 	uint32 generation;
-	double shortest_keep;
-} rules = {.prefix_max = -1, .shortest_keep = -1};
-
-/* What holds for a queue that has no rule. */
-static const QueueRule no_rule = {.max = -1,
-								  .rate = -1,
-								  .per = -1,
-								  .until = DT_NOBEGIN,
-								  .defaults = {-1, -1, -1, -1, -1, -1, -1, false}};
-
-/* The longest pattern comes first; of two of the same length, the one that sorts first as bytes. */
-static int
-compare_patterns(const void *a, const void *b)
-{
-	const char *left = (*(const QueueRule *const *) a)->queue;
-	const char *right = (*(const QueueRule *const *) b)->queue;
-
-	if (strlen(left) != strlen(right))
-		return strlen(left) > strlen(right) ? -1 : 1;
-	return strcmp(left, right);
-}
-
-/*
- * Is the pattern a prefix and a percent sign?  There may be one such for each customer: they are
- * found by a hash, and the others by comparing a queue with each.
- */
-static bool
-is_prefix(const char *pattern)
-{
-	return strcspn(pattern, "%_\\") + 1 == strlen(pattern) && pattern[strlen(pattern) - 1] == '%';
-}
-
-/*
- * Do two rules say the same, whatever the names of their rows?  Both were zeroed before they were
- * filled in.
- */
-bool
-queue_rules_same(const QueueRule *a, const QueueRule *b)
-{
-	size_t start = offsetof(QueueRule, pattern);
-
-	return memcmp((const char *) a + start, (const char *) b + start, sizeof(*a) - start) == 0;
-}
-
-/* Do these rules say the same as those so far? */
-static bool
-are_known(ruletable_hash *names)
-{
-	ruletable_iterator iterator;
-	RuleEntry *entry;
-
-	if (rules.names == NULL || rules.names->members != names->members)
-		return false;
-	ruletable_start_iterate(names, &iterator);
-	while ((entry = ruletable_iterate(names, &iterator)) != NULL)
-	{
-		const RuleEntry *known = ruletable_lookup(rules.names, entry->queue);
-
-		if (known == NULL || !queue_rules_same(entry->rule, known->rule))
-			return false;
-	}
-	return true;
-}
-
-/*
- * Replace the rules by these, which are allocated in "context", as all that is made of them.  The
- * context belongs to this file from now on.  If memory runs out, the old rules stay; also if they
- * say the same, so that what was found among them stays valid.  Returns true if they do not: then
- * the caller tells order.c.
- */
-bool
-queue_rules_set(MemoryContext context, QueueRule *new_rules, int count)
-{
-	MemoryContext caller = MemoryContextSwitchTo(context);
-	ruletable_hash *names = ruletable_create(context, Max(count, 1), NULL);
-	const QueueRule **others = palloc((count + 1) * sizeof(QueueRule *));
-	double shortest_keep = -1;
-	int prefix_max = -1;
-	int nothers = 0;
-	int i;
-
-	for (i = 0; i < count; i++)
-	{
-		const QueueRule *rule = &new_rules[i];
-		double keep = rule->defaults.keep;
-		bool found;
-
-		if (keep >= 0 && (shortest_keep < 0 || keep < shortest_keep))
-			shortest_keep = keep;
-		if (rule->pattern && is_prefix(rule->queue))
-			prefix_max = Max(prefix_max, (int) strlen(rule->queue) - 1);
-		else if (rule->pattern)
-			others[nothers++] = rule;
-		ruletable_insert(names, rule->queue, &found)->rule = rule;
-	}
-	qsort(others, nothers, sizeof(QueueRule *), compare_patterns);
-	MemoryContextSwitchTo(caller);
-	if (are_known(names))
-	{
-		MemoryContextDelete(context);
-		return false;
-	}
-
-	MemoryContextSetParent(context, TopMemoryContext);
-	if (rules.context)
-		MemoryContextDelete(rules.context);
-	rules.context = context;
-	rules.names = names;
-	rules.prefix_max = prefix_max;
-	rules.nothers = nothers;
-	rules.others = others;
-	rules.shortest_keep = shortest_keep;
-	rules.generation++;
-	return true;
-}
-
-/* The rule of the longest prefix of a queue that is a pattern with a percent sign; NULL: none. */
-static const QueueRule *
-find_prefix(const char *queue)
-{
-	char *pattern = palloc(strlen(queue) + 2);
-	const QueueRule *found = NULL;
-	int i;
-
-	strcpy(pattern, queue);
-	for (i = Min((int) strlen(queue), rules.prefix_max); i >= 0 && found == NULL; i--)
-	{
-		RuleEntry *entry;
-
-		strcpy(pattern + i, "%");
-		entry = ruletable_lookup(rules.names, pattern);
-		if (entry && is_prefix(pattern))
-			found = entry->rule;
-	}
-	pfree(pattern);
-	return found;
-}
-
-static bool
-matches(const QueueRule *rule, const char *queue)
-{
-	text *name = cstring_to_text(queue);
-	text *pattern = cstring_to_text(rule->queue);
-	bool result = DatumGetBool(DirectFunctionCall2Coll(
-		textlike, C_COLLATION_OID, PointerGetDatum(name), PointerGetDatum(pattern)));
-
-	pfree(name);
-	pfree(pattern);
-	return result;
-}
-
-/*
- * Return the rule of a queue; one that says nothing if it has none.  Valid until the rules are read
- * again.  Callers keep the result.
- */
-const QueueRule *
-queue_rules_find(const char *queue)
-{
-	const QueueRule *found;
-	RuleEntry *entry;
-	int i;
-
-	if (rules.context == NULL)
-		return &no_rule;
-	entry = ruletable_lookup(rules.names, unconstify(char *, queue));
-	if (entry)
-		return entry->rule;
-	found = find_prefix(queue);
-	/* those that would win over it */
-	for (i = 0;
-		 i < rules.nothers && (found == NULL || compare_patterns(&rules.others[i], &found) < 0);
-		 i++)
-		if (matches(rules.others[i], queue))
-			return rules.others[i];
-	return found ? found : &no_rule;
-}
-
-/* Return the shortest time that a rule keeps rows (s); negative: none says how long. */
-double
-queue_rules_shortest_keep(void)
-{
-	return rules.shortest_keep;
-}
-
-/* ---- queues ---- */
+	bool counted; /* each queue with running tasks has the limit that its rule names */
+	bool changed; /* a limit may be another one than that of the roles of its groups */
+} rules;
 
 typedef struct QueueEntry
 {
@@ -253,7 +63,7 @@ typedef struct QueueEntry
 #define SH_PREFIX queuetable
 #define SH_ELEMENT_TYPE QueueEntry
 #define SH_KEY name
-#include "scheduler/name_hash.h"
+#include "shared/name_hash.h"
 
 /* Static, because queues are remembered from iteration to iteration. */
 static struct
@@ -261,6 +71,7 @@ static struct
 	MemoryContext context; /* of names and the hash table */
 	MemoryContext states;  /* of QueueState alone */
 	queuetable_hash *table;
+	limittable_hash *limits;
 	dlist_head idle; /* those without groups and running tasks, in the order of becoming so */
 	int nidle;
 	TimestampTz turn; /* the last one of any queue */
@@ -268,6 +79,32 @@ static struct
 } queues;
 
 DEFINE_HASH_INSERT(insert_queue, queuetable, QueueEntry, char *)
+DEFINE_HASH_INSERT(insert_limit, limittable, LimitEntry, char *)
+
+/*
+ * The queue table was read: replace the rules by these, which are in "context", as all that is made
+ * of them.  The context belongs to this file from now on.  If they say the same, the old ones stay,
+ * so that what was found among them stays valid.  Returns true if they do not: then the caller
+ * tells order.c.
+ */
+bool
+queues_set_rules(MemoryContext context, QueueRules *all)
+{
+	if (rules.all && queue_rules_same(all, rules.all))
+	{
+		MemoryContextDelete(context);
+		return false;
+	}
+	MemoryContextSetParent(context, TopMemoryContext);
+	if (rules.context)
+		MemoryContextDelete(rules.context);
+	rules.context = context;
+	rules.changed |= queue_rules_have_total(all) || (queues.limits && queues.limits->members > 0);
+	rules.counted = !rules.changed;
+	rules.all = all;
+	rules.generation++;
+	return true;
+}
 
 void
 queues_create(MemoryContext context)
@@ -277,8 +114,22 @@ queues_create(MemoryContext context)
 	queues.states =
 		SlabContextCreate(context, "pg_task queues", SLAB_DEFAULT_BLOCK_SIZE, sizeof(QueueState));
 	queues.table = queuetable_create(context, 64, NULL);
+	queues.limits = limittable_create(context, 16, NULL);
 	queues.average = -1;
 	dlist_init(&queues.idle);
+	if (rules.all == NULL)
+	{
+		context =
+			AllocSetContextCreate(TopMemoryContext, "pg_task queue rules", ALLOCSET_SMALL_SIZES);
+		(void) queues_set_rules(context, queue_rules_build(context, NULL, 0));
+	}
+}
+
+/* The rules that were read last. */
+QueueRules *
+queues_rules(void)
+{
+	return rules.all;
 }
 
 /* Return the queue of this name; NULL if nothing is known of it. */
@@ -301,6 +152,8 @@ queue_count(QueueState *queue, int groups, int running)
 
 	queue->groups += groups;
 	queue->running += running;
+	if (queue->limit)
+		queue->limit->running += running;
 	Assert(queue->groups >= 0 && queue->running >= 0);
 	idle = queue->groups == 0 && queue->running == 0;
 	if (idle && !queue->idle)
@@ -331,15 +184,119 @@ queue_find_or_add(const char *name)
 	return queue;
 }
 
-/* The rule of the queue, which says nothing if it has none.  Found again when the rules were read
- * again. */
+/* Return the limit of this pattern.  It is added if it is not known. */
+static QueueLimit *
+find_or_add_limit(const char *pattern)
+{
+	LimitEntry *entry = limittable_lookup(queues.limits, unconstify(char *, pattern));
+	QueueLimit *limit;
+
+	if (entry)
+		return entry->limit;
+	pattern = MemoryContextStrdup(queues.context, pattern);
+	limit = MemoryContextAllocZero(queues.context, sizeof(QueueLimit));
+	limit->pattern = unconstify(char *, pattern);
+	dlist_init(&limit->full);
+	entry = insert_limit(queues.limits, limit->pattern);
+	entry->limit = limit;
+	return limit;
+}
+
+/* The queue has this limit from now on, or none (NULL). */
+static void
+change_limit(QueueState *queue, QueueLimit *limit)
+{
+	QueueLimit *old = queue->limit;
+
+	queue->limit = limit;
+	if (limit)
+	{
+		limit->queues++;
+		limit->running += queue->running;
+	}
+	if (old)
+	{
+		old->queues--;
+		old->running -= queue->running;
+	}
+}
+
+/* The rule of the queue, and its limit.  Found again when the rules were read again. */
 const QueueRule *
 queue_rule(QueueState *queue)
 {
-	if (queue->rule == NULL || queue->rule_generation != rules.generation)
-		queue->rule = queue_rules_find(queue->name);
+	const QueueRule *rule = queue->rule;
+	QueueLimit *limit = NULL;
+
+	if (rule && queue->rule_generation == rules.generation)
+		return rule;
+	rule = queue_rules_find(rules.all, queue->name);
+	if (rule->total_of)
+	{
+		limit = find_or_add_limit(rule->total_of);
+		limit->total = rule->total;
+	}
+	/* nothing fails from here on */
+	if (limit != queue->limit)
+		change_limit(queue, limit);
+	queue->rule = rule;
 	queue->rule_generation = rules.generation;
-	return queue->rule;
+	return rule;
+}
+
+/* The rules have changed: let the tasks that run count in the limits of their queues. */
+static void
+count_running(void)
+{
+	queuetable_iterator iter;
+	QueueEntry *entry;
+
+	queuetable_start_iterate(queues.table, &iter);
+	while ((entry = queuetable_iterate(queues.table, &iter)) != NULL)
+		if (entry->queue->running > 0)
+			(void) queue_rule(entry->queue);
+	rules.counted = true;
+}
+
+/* Return the limit that the queue has together with others, whose numbers are true; NULL: none. */
+QueueLimit *
+queue_limit(QueueState *queue)
+{
+	if (!rules.counted)
+		count_running();
+	(void) queue_rule(queue);
+	return queue->limit;
+}
+
+/* Have rules changed so that groups may be of another limit?  Reset by queues_forget_limits. */
+bool
+queues_limits_changed(void)
+{
+	if (rules.changed && !rules.counted)
+		count_running();
+	return rules.changed;
+}
+
+/* Groups are of the limits that their queues have: forget the limits that no queue has. */
+void
+queues_forget_limits(void)
+{
+	limittable_iterator iter;
+	LimitEntry *entry;
+
+	limittable_start_iterate(queues.limits, &iter);
+	while ((entry = limittable_iterate(queues.limits, &iter)) != NULL)
+	{
+		QueueLimit *limit = entry->limit;
+
+		if (limit->queues > 0)
+			continue;
+		Assert(limit->running == 0 && dlist_is_empty(&limit->full));
+		limittable_delete_item(queues.limits, entry);
+		pfree(limit->pattern);
+		pfree(limit);
+	}
+	rules.changed = false;
 }
 
 /*
@@ -420,7 +377,11 @@ queue_blocked_until(QueueState *queue, const TaskGroup *group, ClockNow now)
 int
 queue_free_places(QueueState *queue, const TaskGroup *group, MonoTime now)
 {
-	return Min(places_by_max(queue, group), rates_room(&queue->claims, queue_rule(queue), now));
+	const QueueLimit *limit = queue_limit(queue);
+	int places =
+		Min(places_by_max(queue, group), rates_room(&queue->claims, queue_rule(queue), now));
+
+	return limit ? Min(places, limit->total - limit->running) : places;
 }
 
 /*
@@ -478,6 +439,7 @@ queues_forget_idle(MonoTime now, int limit)
 		queues.nidle--;
 		queuetable_delete(queues.table, queue->name);
 		rates_forget(&queue->claims);
+		change_limit(queue, NULL);
 		pfree(queue->name);
 		pfree(queue);
 		limit--;

@@ -14,10 +14,20 @@
 #include "scheduler/rates.h"
 #include "shared/clock.h"
 #include "shared/task.h"
-#include "task/queue_table.h"
+#include "task/queue_rules.h"
 
 struct GroupRole;
 struct QueueGroup;
+
+/* A limit that queues have together: the "total" of a pattern. */
+typedef struct QueueLimit
+{
+	char *pattern;
+	int total;
+	int running;	 /* tasks of its queues */
+	int queues;		 /* that have it */
+	dlist_head full; /* the roles whose groups wait for a place in it: see order.c */
+} QueueLimit;
 
 /* A start of a queue, until it is known that the task begins; see order_undo_start. */
 typedef struct QueueStart
@@ -54,14 +64,12 @@ typedef struct QueueState
 	TimestampTz turn;		/* DT_NOBEGIN, or the time of its last start: see order.c */
 	const QueueRule *rule;	/* NULL: not looked for; among the rules ... */
 	uint32 rule_generation; /* ... of this generation */
+	QueueLimit *limit;		/* by that rule; NULL: none */
 } QueueState;
 
-extern bool queue_rules_set(MemoryContext context, QueueRule *rules, int count);
-extern const QueueRule *queue_rules_find(const char *queue);
-extern bool queue_rules_same(const QueueRule *a, const QueueRule *b);
-extern double queue_rules_shortest_keep(void);
-
 extern void queues_create(MemoryContext context);
+extern bool queues_set_rules(MemoryContext context, QueueRules *all);
+extern QueueRules *queues_rules(void);
 extern QueueState *queue_find(const char *name);
 extern QueueState *queue_find_or_add(const char *name);
 extern void queue_count(QueueState *queue, int groups, int running);
@@ -71,6 +79,9 @@ extern TimestampTz queue_next_turn(QueueState *queue, TimestampTz now);
 extern void
 queues_turn_back(TimestampTz now, int64 step, void (*follow)(QueueState *, TimestampTz));
 extern const QueueRule *queue_rule(QueueState *queue);
+extern QueueLimit *queue_limit(QueueState *queue);
+extern bool queues_limits_changed(void);
+extern void queues_forget_limits(void);
 extern double queue_average(const QueueState *queue);
 extern void queue_learn(QueueState *queue, uint32 elapsed);
 extern bool queues_forget_idle(MonoTime now, int limit);

@@ -152,15 +152,17 @@ role_line_read(MonoTime now)
 	return line;
 }
 
+static void
+note_connection(GroupRole *role, bool connected, MonoTime now)
+{
+	role->retry_ms = connected ? 0 : Min(Max(role->retry_ms * 2, RETRY_MS), RETRY_MAX_MS);
+	if (!connected)
+		role->not_before = clock_plus_ms(now, role->retry_ms);
+}
+
 /* An executor of this role has connected, or has exited before: then the next one starts later. */
 void
 role_connection_tried(Oid role, bool connected, MonoTime now)
 {
-	GroupRole *known = order_find_role(role);
-
-	if (known == NULL)
-		return;
-	known->retry_ms = connected ? 0 : Min(Max(known->retry_ms * 2, RETRY_MS), RETRY_MAX_MS);
-	if (!connected)
-		known->not_before = clock_plus_ms(now, known->retry_ms);
+	order_each_role(role, note_connection, connected, now);
 }

@@ -64,13 +64,21 @@ report_fault(const char *fault)
 					  errhint("Tasks run without queue table until this is changed.")));
 }
 
+/* Let the rules be these, which are in "context". */
+static void
+set_rules(MemoryContext context, const QueueRule *rows, int count)
+{
+	if (queues_set_rules(context, queue_rules_build(context, rows, count)))
+		order_rules_changed();
+}
+
 /* Read the rules.  Returns how many; -1: the table has changed, or is locked. */
 static int
 read_rules(void)
 {
 	MemoryContext context =
 		AllocSetContextCreate(MyScheduler->context, "pg_task queue rules", ALLOCSET_DEFAULT_SIZES);
-	QueueRule *rules = NULL;
+	QueueRule *rows = NULL;
 	bool read;
 	int count = 0;
 
@@ -78,7 +86,7 @@ read_rules(void)
 	work_limit(WORK_SCAN_MS);
 	read = ConditionalLockRelationOid(reader.relid, AccessShareLock) && !watch_changed();
 	if (read)
-		count = queue_rules_read(MyScheduler->table->side[SIDE_QUEUE], context, &rules);
+		count = queue_rules_read(MyScheduler->table->side[SIDE_QUEUE], context, &rows);
 	work_end();
 	if (!read)
 		return -1;
@@ -86,8 +94,7 @@ read_rules(void)
 		ereport(WARNING, (errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 						  errmsg("the queue table has more than %d rows", QUEUE_ROWS_MAX),
 						  errdetail("The other rows have no effect."), errhint("Use patterns.")));
-	if (queue_rules_set(context, rules, count))
-		order_rules_changed();
+	set_rules(context, rows, count);
 	return count;
 }
 
@@ -121,7 +128,7 @@ rules_reader_run(ClockNow now)
 	}
 	MyScheduler->events &= ~SHARED_QUEUES;
 	reader.known = true;
-	if (asked && queue_rules_shortest_keep() >= 0)
+	if (asked && queue_rules_shortest_keep(queues_rules()) >= 0)
 		MyScheduler->events |= SHARED_HISTORY;
 	ended = clock_mono();
 	reader.pause = ended;
@@ -165,10 +172,9 @@ forget_table(bool another pg_attribute_unused())
 	else
 	{
 		report_fault(MyScheduler->table->side_fault[SIDE_QUEUE]);
-		if (queue_rules_set(AllocSetContextCreate(MyScheduler->context, "pg_task queue rules",
-												  ALLOCSET_SMALL_SIZES),
-							NULL, 0))
-			order_rules_changed();
+		set_rules(AllocSetContextCreate(MyScheduler->context, "pg_task queue rules",
+										ALLOCSET_SMALL_SIZES),
+				  NULL, 0);
 	}
 	shared_scheduler_publish(MyScheduler->slot, relid, true);
 	reader.known &= relid == reader.relid;

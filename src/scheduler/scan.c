@@ -202,7 +202,7 @@ remember_rows(const GroupHead *rows, int count, bool complete)
 	unstarted_bind(&rows->group);
 	/* what is kept from starting on purpose does not wait */
 	if (rows->place.dt < scan.oldest && rows->group.max != 0 &&
-		!queue_rule_pauses(queue_rules_find(rows->group.queue), clock_now().wall))
+		!queue_rule_pauses(queue_rules_find(queues_rules(), rows->group.queue), clock_now().wall))
 		scan.oldest = rows->place.dt;
 	for (i = 0; i < Min(count, LIST_PLACES); i++)
 		places[i] = rows[i].place;

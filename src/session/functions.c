@@ -20,6 +20,7 @@
 #include "utils/timestamp.h"
 
 #include "session/pending.h"
+#include "session/result_set.h"
 #include "session/table_access.h"
 #include "settings.h"
 #include "shared/crash.h"
@@ -33,6 +34,7 @@
 
 PGDLLEXPORT Datum pg_task_own(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_queue_own(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_rule(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_release(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_time(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_id(PG_FUNCTION_ARGS);
@@ -42,6 +44,7 @@ PGDLLEXPORT Datum pg_task_again(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_own);
 PG_FUNCTION_INFO_V1(pg_task_queue_own);
+PG_FUNCTION_INFO_V1(pg_task_rule);
 PG_FUNCTION_INFO_V1(pg_task_release);
 PG_FUNCTION_INFO_V1(pg_task_time);
 PG_FUNCTION_INFO_V1(pg_task_id);
@@ -64,6 +67,35 @@ pg_task_own(PG_FUNCTION_ARGS)
 }
 
 /*
+ * Does the caller see a task in state PLAN or WORK in a queue that matches so?  Not connected to
+ * SPI.
+ */
+static bool
+has_task(const TableAccess *access, const char *matches, Datum queue)
+{
+	char *rows;
+	char *sql;
+	bool own;
+
+	rows = psprintf("SELECT FROM %s AS t"
+					" WHERE t.queue OPERATOR(pg_catalog.%s) $1 COLLATE pg_catalog.\"C\" AND t.state"
+					" OPERATOR(pg_catalog.=)",
+					access->rows, matches);
+	/* each condition on the state is that of an index */
+	sql = psprintf("SELECT WHERE EXISTS (%s 'PLAN'::pg_catalog.text"
+				   "                     AND t.waits IS NULL)"
+				   " OR EXISTS (%s 'WORK'::pg_catalog.text)",
+				   rows, rows);
+	SPI_connect();
+	own = table_access_execute(
+			  access, sql,
+			  (SPIExecuteOptions){.params = table_access_param(TEXTOID, queue), .read_only = true},
+			  SPI_OK_SELECT) > 0;
+	SPI_finish();
+	return own;
+}
+
+/*
  * pg_task_queue_own(queue): has the current user, as far as he may see tasks, one in state PLAN or
  * WORK in a queue that this name or pattern is for?  Used by the row security policy of the queue
  * table.  The table of tasks is not part of the policy, or it could not be dropped.
@@ -72,12 +104,8 @@ Datum
 pg_task_queue_own(PG_FUNCTION_ARGS)
 {
 	const char *pattern = text_to_cstring(PG_GETARG_TEXT_PP(0));
-	const char *matches = queue_is_pattern(pattern) ? "~~" : "=";
 	Oid relid = table_access_known();
 	TableAccess access;
-	char *rows;
-	char *sql;
-	bool own;
 
 	/* a pattern that LIKE would refuse, in one row, is no reason to show no row */
 	if (!OidIsValid(relid) || get_rel_name(relid) == NULL ||
@@ -85,23 +113,39 @@ pg_task_queue_own(PG_FUNCTION_ARGS)
 		!queue_is_valid(pattern))
 		PG_RETURN_BOOL(false);
 	access = table_access_open(ACCESS_ROWS);
-	rows = psprintf("SELECT FROM %s AS t"
-					" WHERE t.queue OPERATOR(pg_catalog.%s) $1 COLLATE pg_catalog.\"C\" AND t.state"
-					" OPERATOR(pg_catalog.=)",
-					access.rows, matches);
-	/* each condition on the state is that of an index */
-	sql = psprintf("SELECT WHERE EXISTS (%s 'PLAN'::pg_catalog.text"
-				   "                     AND t.waits IS NULL)"
-				   " OR EXISTS (%s 'WORK'::pg_catalog.text)",
-				   rows, rows);
+	PG_RETURN_BOOL(has_task(&access, queue_is_pattern(pattern) ? "~~" : "=", PG_GETARG_DATUM(0)));
+}
+
+/*
+ * pg_task_rule(queue): each column that rows of the queue table say for this queue, its value, and
+ * the row that it comes from.  For those who see all tasks, or one that waits or runs there.
+ */
+Datum
+pg_task_rule(PG_FUNCTION_ARGS)
+{
+	Datum queue = PG_GETARG_DATUM(0);
+	ReturnSetInfo *result = result_set_begin(fcinfo, 3);
+	TableAccess access = table_access_open(ACCESS_FIGURES);
+	uint64 count;
+	uint64 i;
+
+	if (!access.sees_all && !has_task(&access, "=", queue))
+		ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+						errmsg("permission denied for the rule of this queue"),
+						errdetail("You see no task that waits or runs in it.")));
 	SPI_connect();
-	own = table_access_execute(
-			  &access, sql,
-			  (SPIExecuteOptions){.params = table_access_param(TEXTOID, PG_GETARG_DATUM(0)),
-								  .read_only = true},
-			  SPI_OK_SELECT) > 0;
+	count = queue_rules_explain(access.relid, access.owner, TextDatumGetCString(queue));
+	for (i = 0; i < count; i++)
+	{
+		HeapTuple row = SPI_tuptable->vals[i];
+		bool nulls[3];
+		Datum values[3];
+
+		heap_deform_tuple(row, SPI_tuptable->tupdesc, values, nulls);
+		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	}
 	SPI_finish();
-	PG_RETURN_BOOL(own);
+	PG_RETURN_NULL();
 }
 
 /* ---- the task that calls ---- */

@@ -14,6 +14,7 @@
 #include "access/xact.h"
 #include "commands/async.h"
 #include "commands/trigger.h"
+#include "executor/spi.h"
 #include "fmgr.h"
 #include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
@@ -26,12 +27,15 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
+#include "session/notices.h"
 #include "session/pending.h"
 #include "settings.h"
 #include "shared/shared.h"
 #include "shared/statistics.h"
 #include "shared/waiters.h"
 #include "task/owner.h"
+#include "task/queue_table.h"
+#include "task/relation.h"
 
 PGDLLEXPORT Datum pg_task_queue_changed(PG_FUNCTION_ARGS);
 
@@ -91,10 +95,71 @@ pending_add_events(Oid relid, int events)
 	return true;
 }
 
+/* Of rows of the queue table that say what has no effect. */
+static Notices useless;
+
+/* A value of a row of the queue table; NULL if the column is missing or has another type. */
+static Datum
+queue_column(const TriggerData *data, HeapTuple row, QueueColumn which, bool *isnull)
+{
+	TupleDesc desc = RelationGetDescr(data->tg_relation);
+	int number = SPI_fnumber(desc, queue_columns[which].name);
+
+	*isnull = number <= 0 || SPI_gettypeid(desc, number) != queue_columns[which].type;
+	return *isnull ? (Datum) 0 : heap_getattr(row, number, desc, isnull);
+}
+
+static void
+tell_useless(const char *message, const char *hint)
+{
+	const char *last;
+
+	if (notices_told(&useless) == NOTICES_MAX)
+		return;
+	last = notices_tell(&useless);
+	ereport(NOTICE, (errmsg("%s", message), last ? errdetail_internal("%s", last) : 0,
+					 errhint("%s", hint)));
+}
+
+/* Tell whoever writes a row of the queue table which of its columns has no effect. */
+static void
+check_effect(const TriggerData *data, HeapTuple row)
+{
+	bool no_queue;
+	Datum queue = queue_column(data, row, QUEUE_QUEUE, &no_queue);
+	bool no_fair;
+	Datum fair = queue_column(data, row, QUEUE_FAIR, &no_fair);
+	bool no_total;
+	bool no_rate;
+	bool no_per;
+	char *name;
+
+	if (no_queue)
+		return;
+	name = TextDatumGetCString(queue);
+	(void) queue_column(data, row, QUEUE_TOTAL, &no_total);
+	(void) queue_column(data, row, QUEUE_RATE, &no_rate);
+	(void) queue_column(data, row, QUEUE_PER, &no_per);
+	if (!no_per && no_rate)
+		tell_useless("\"per\" has no effect without \"rate\"", "Set \"rate\" in the same row.");
+	if (queue_is_pattern(name))
+		return;
+	if (!no_total)
+		tell_useless("\"total\" has no effect in the row of one queue",
+					 "Set \"max\", or \"total\" in the row of a pattern.");
+	if (!no_fair && DatumGetBool(fair))
+		tell_useless("\"fair\" has no effect in the row of one queue",
+					 "Set it in the row of a pattern, whose queues take turns.");
+	if (strchr(name, '*'))
+		tell_useless(psprintf("\"%s\" is the name of one queue, and no pattern", name),
+					 "In a pattern, \"%\" stands for any characters.");
+}
+
 /*
  * Trigger on the queue table, AFTER INSERT OR UPDATE OR DELETE, FOR EACH ROW, or AFTER TRUNCATE:
  * the scheduler reads the table again after the commit.  What is written is checked by the
- * constraints of the table.  Any user may put this trigger on a table.
+ * constraints of the table; here it is told what has no effect.  Any user may put this trigger on a
+ * table.
  */
 Datum
 pg_task_queue_changed(PG_FUNCTION_ARGS)
@@ -107,6 +172,9 @@ pg_task_queue_changed(PG_FUNCTION_ARGS)
 		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 						errmsg("pg_task_queue_changed must be called AFTER INSERT OR UPDATE OR"
 							   " DELETE, FOR EACH ROW, or AFTER TRUNCATE")));
+	if (TRIGGER_FIRED_BY_INSERT(data->tg_event) || TRIGGER_FIRED_BY_UPDATE(data->tg_event))
+		check_effect(data, TRIGGER_FIRED_BY_INSERT(data->tg_event) ? data->tg_trigtuple
+																   : data->tg_newtuple);
 	if (Shared)
 	{
 		known = shared_scheduler_relid(MyDatabaseId, true);

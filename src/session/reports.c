@@ -31,6 +31,7 @@
 #include "miscadmin.h"
 #include "nodes/params.h"
 #include "utils/acl.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
@@ -240,9 +241,21 @@ Datum
 pg_task_paused(PG_FUNCTION_ARGS)
 {
 	const TableAccess *access = table_access_current();
+	ArrayBuildState *paused = initArrayResult(TEXTOID, CurrentMemoryContext, false);
+	TimestampTz now = GetCurrentTimestamp();
+	QueueRules *rules;
+	Datum *queues;
+	int count;
+	int i;
 
 	if (access == NULL)
 		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 						errmsg("pg_task_paused can only be called by reports of pg_task")));
-	return queue_rules_paused(access->relid, access->owner, PG_GETARG_DATUM(0), &fcinfo->isnull);
+	rules = queue_rules_load(access->relid, access->owner);
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), TEXTOID, -1, false, TYPALIGN_INT, &queues, NULL,
+					  &count);
+	for (i = 0; i < count; i++)
+		if (queue_rule_pauses(queue_rules_find(rules, TextDatumGetCString(queues[i])), now))
+			(void) accumArrayResult(paused, queues[i], false, TEXTOID, CurrentMemoryContext);
+	return makeArrayResult(paused, CurrentMemoryContext);
 }

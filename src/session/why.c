@@ -82,7 +82,8 @@ typedef struct WhyTask
 	RowRetry retry; /* "failed", "delay" and "backoff" */
 	Role role;
 	Survey survey;
-	QueueRule rule;
+	QueueRules *rules;
+	const QueueRule *rule; /* of its queue */
 } WhyTask;
 
 /* Look at the scheduler of the database.  The caller holds the directory lock. */
@@ -259,6 +260,43 @@ find_code(const TableAccess *access)
 	return code;
 }
 
+/* Copy the queues of the tasks that an executor in this database has.  Returns how many. */
+static int
+copy_queues(SharedExecutor *slot, char (*queues)[TASK_QUEUE_MAX + 1])
+{
+	int count = 0;
+	uint32 i;
+
+	LWLockAcquire(slot->lock, LW_SHARED);
+	if (slot->state != EXECUTOR_FREE && slot->database == MyDatabaseId)
+		for (i = slot->done; i != slot->assigned; i++)
+			strlcpy(queues[count++], slot->ring[i % SHARED_RING].queue, TASK_QUEUE_MAX + 1);
+	LWLockRelease(slot->lock);
+	return count;
+}
+
+/* The limit that its queue has together with others is reached. */
+static const char *
+explain_total(const WhyTask *task)
+{
+	const QueueRule *rule = task->rule;
+	char(*queues)[TASK_QUEUE_MAX + 1];
+	int running = 0;
+	int count;
+	int i;
+
+	if (rule->total_of == NULL)
+		return NULL;
+	queues = palloc(SHARED_RING * sizeof(*queues));
+	for (i = 0; i < Shared->nexecutors; i++)
+		for (count = copy_queues(&Shared->executors[i], queues); count > 0; count--)
+			running += queue_rules_find(task->rules, queues[count - 1])->total_of == rule->total_of;
+	if (running < rule->total)
+		return NULL;
+	return psprintf("the queues of pattern \"%s\" are full: %d of %d run", rule->total_of, running,
+					rule->total);
+}
+
 /*
  * When may a task of its queue start, by the rate and the pause, as far as the scheduler has
  * written down the last starts?  DT_NOBEGIN: now, or nothing is written.
@@ -309,7 +347,7 @@ set_time(ResultRow *row, const char *fact, TimestampTz time)
 static void
 set_rule(ResultRow *row, const WhyTask *task)
 {
-	const QueueRule *rule = &task->rule;
+	const QueueRule *rule = task->rule;
 	Interval *per = palloc0(sizeof(Interval));
 
 	set_bool(row, "paused", rule->paused);
@@ -317,6 +355,7 @@ set_rule(ResultRow *row, const WhyTask *task)
 	set_count(row, "rate", rule->rate);
 	set_time(row, "until", rule->until);
 	set_bool(row, "strict", rule->strict);
+	set_text(row, "full_total", explain_total(task));
 	per->time = rule->per;
 	result_row_set(row, "per", IntervalPGetDatum(per));
 	if (rule->rate > 0)
@@ -353,7 +392,7 @@ set_survey(ResultRow *row, const WhyTask *task)
 Datum
 pg_task_facts(PG_FUNCTION_ARGS)
 {
-	TupleDesc desc = result_row_desc(fcinfo, 21);
+	TupleDesc desc = result_row_desc(fcinfo, 22);
 	WhyTask task = {
 		.access = table_access_current(),
 		.run = {PG_GETARG_INT64(0), PG_GETARG_INT32(1), PG_GETARG_TIMESTAMPTZ(2)},
@@ -374,8 +413,9 @@ pg_task_facts(PG_FUNCTION_ARGS)
 	task.role = roles_check(task.access->owner, NameStr(*PG_GETARG_NAME(5)), PG_GETARG_INT64(6));
 	survey_slots(&task);
 	result_row_begin(&row, desc);
-	if (queue_rule_find(task.access->relid, task.access->owner, task.queue, &task.rule))
-		set_rule(&row, &task);
+	task.rules = queue_rules_load(task.access->relid, task.access->owner);
+	task.rule = queue_rules_find(task.rules, task.queue);
+	set_rule(&row, &task);
 	if (max < 0)
 		set_time(&row, "pause_next", next_start(&task, 1, -(int64) max * 1000));
 	set_survey(&row, &task);

@@ -3,15 +3,17 @@
  *		The rows of the queue table <table>_queue, which stands beside the task table.
  *
  * They are read by one statement, as the owner of the tables, to whom no policy applies.  What they
- * mean is decided in scheduler/queues.c; what may be written, by the constraints of the table.
+ * mean for a queue is in queue_rules.c; what may be written, in the constraints of the table.
  */
 #include "postgres.h"
 
 #include <math.h>
 
 #include "access/relation.h"
+#include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -30,34 +32,28 @@
 /* In the order of QueueColumn. */
 #define COLUMNS_SQL                                                                                \
 	"SELECT q.queue, q.paused, q.max, q.rate, q.per, q.until, q.strict, q.fair, q.retry, q.delay," \
-	" q.backoff, q.timeout, q.active, q.keep, q.batch"
+	" q.backoff, q.timeout, q.active, q.keep, q.batch, q.total"
 
 /* clang-format off */
-/* LIKE raises an error for a pattern that ends with an escape character. */
-#define RULE_OF_QUEUE \
-	" WHERE CASE WHEN position('%%' IN q.queue) = 0 THEN q.queue = $1" \
-	"       WHEN octet_length(q.queue) <= " CppAsString2(TASK_QUEUE_MAX) \
-	"            AND (length(q.queue) - length(rtrim(q.queue, chr(92)))) %% 2 = 0" \
-	"       THEN $1 LIKE q.queue COLLATE \"C\" END" \
-	" ORDER BY position('%%' IN q.queue) > 0, octet_length(q.queue) DESC, q.queue COLLATE \"C\"" \
-	" LIMIT 1"
-
-/* Of queues, those that their rule pauses: see queue_rule_pauses. */
-#define PAUSED_QUEUES \
-	"WITH r AS MATERIALIZED (" \
-	"SELECT q.queue COLLATE \"C\" AS queue, position('%%' IN q.queue) > 0 AS is_pattern," \
-	"       coalesce(q.paused OR q.max = 0 OR q.rate = 0 OR q.until > clock_timestamp(), false)" \
-	"           AS pauses" \
-	"  FROM ONLY %s AS q" \
-	" WHERE octet_length(q.queue) <= " CppAsString2(TASK_QUEUE_MAX) \
-	"   AND (position('%%' IN q.queue) = 0" \
-	"        OR (length(q.queue) - length(rtrim(q.queue, chr(92)))) %% 2 = 0))," \
-	" p AS MATERIALIZED (SELECT r.queue, r.pauses FROM r WHERE r.is_pattern)" \
-	" SELECT array_agg(n.queue)" \
-	"   FROM unnest($1) AS n (queue) LEFT JOIN r AS e ON e.queue = n.queue AND NOT e.is_pattern" \
-	"  WHERE EXISTS (SELECT FROM r WHERE r.pauses)" \
-	"    AND coalesce(e.pauses, (SELECT p.pauses FROM p WHERE n.queue LIKE p.queue" \
-	"                             ORDER BY octet_length(p.queue) DESC, p.queue LIMIT 1))"
+/* Of the rows for a queue, the one that counts first at the beginning, what each column is: as
+ * queue_rules.c has it. */
+#define EXPLAIN_SQL \
+	"SELECT DISTINCT ON (c.n) c.name, c.value, q.queue" \
+	"  FROM unnest($1) WITH ORDINALITY AS m (queue, n)" \
+	"  JOIN ONLY %s AS q ON q.queue = m.queue" \
+	" CROSS JOIN LATERAL (SELECT position('%%' IN q.queue) > 0 AS is_pattern) AS p" \
+	" CROSS JOIN LATERAL (VALUES" \
+	"       (1, 'paused', q.paused::text), (2, 'until', q.until::text)," \
+	"       (3, 'max', q.max::text), (4, 'total', CASE WHEN p.is_pattern THEN q.total::text END)," \
+	"       (5, 'rate', q.rate::text)," \
+	"       (6, 'per', CASE WHEN q.rate IS NOT NULL THEN coalesce(q.per, '1 s')::text END)," \
+	"       (7, 'strict', q.strict::text)," \
+	"       (8, 'fair', CASE WHEN p.is_pattern THEN q.fair::text END)," \
+	"       (9, 'retry', q.retry::text), (10, 'delay', q.delay::text)," \
+	"       (11, 'backoff', q.backoff::text), (12, 'timeout', q.timeout::text)," \
+	"       (13, 'active', q.active::text), (14, 'keep', q.keep::text)," \
+	"       (15, 'batch', q.batch::text)) AS c (n, name, value)" \
+	" WHERE c.value IS NOT NULL ORDER BY c.n, m.n"
 /* clang-format on */
 
 static const Statement read_rules = {.sql = COLUMNS_SQL
@@ -105,6 +101,26 @@ read_count(uint64 row, QueueColumn which)
 	return isnull ? -1 : Max(DatumGetInt32(value), -1);
 }
 
+/* The same for a limit, of which -1 says that there is none. */
+static int
+read_limit(uint64 row, QueueColumn which)
+{
+	bool isnull;
+	Datum value = read_column(row, which, &isnull);
+
+	return isnull ? -1 : DatumGetInt32(value) < 0 ? RULE_UNLIMITED : DatumGetInt32(value);
+}
+
+/* True or false; -1 for NULL. */
+static int8
+read_flag(uint64 row, QueueColumn which)
+{
+	bool isnull;
+	Datum value = read_column(row, which, &isnull);
+
+	return isnull ? -1 : DatumGetBool(value);
+}
+
 /* An interval (us), of which months have 30 days; -1 as in read_count. */
 static double
 read_interval(uint64 row, QueueColumn which)
@@ -141,21 +157,16 @@ read_row(uint64 row, QueueRule *rule)
 	rule->pattern = queue_is_pattern(rule->queue);
 	if (!queue_is_valid(rule->queue))
 		return false;
-	value = read_column(row, QUEUE_PAUSED, &isnull);
-	rule->paused = !isnull && DatumGetBool(value);
-	rule->max = read_count(row, QUEUE_MAX);
-	rule->rate = read_count(row, QUEUE_RATE);
+	rule->paused = read_flag(row, QUEUE_PAUSED);
+	rule->strict = read_flag(row, QUEUE_STRICT);
+	rule->fair = read_flag(row, QUEUE_FAIR);
+	rule->max = read_limit(row, QUEUE_MAX);
+	rule->total = read_limit(row, QUEUE_TOTAL);
+	rule->rate = read_limit(row, QUEUE_RATE);
 	rule->per = (int64) Min(read_interval(row, QUEUE_PER), FOR_EVER_US);
-	if (rule->per < 0)
-		rule->per = USECS_PER_SEC;
 	value = read_column(row, QUEUE_UNTIL, &isnull);
-	rule->until = isnull ? DT_NOBEGIN : DatumGetTimestampTz(value);
-	value = read_column(row, QUEUE_STRICT, &isnull);
-	rule->strict = !isnull && DatumGetBool(value);
-	value = read_column(row, QUEUE_FAIR, &isnull);
-	rule->fair = !isnull && DatumGetBool(value);
+	rule->until = isnull ? RULE_NO_UNTIL : DatumGetTimestampTz(value);
 
-	defaults->strict = rule->strict;
 	defaults->retry = read_count(row, QUEUE_RETRY);
 	defaults->batch = Min(read_count(row, QUEUE_BATCH), SETTINGS_BATCH_MAX);
 	defaults->delay = (int64) Min(read_interval(row, QUEUE_DELAY), FOR_EVER_US);
@@ -168,27 +179,37 @@ read_row(uint64 row, QueueRule *rule)
 	return true;
 }
 
+/* Read the rows of the last result, but those for no queue, into the current memory context. */
+static int
+read_rows(uint64 count, QueueRule **rows)
+{
+	int usable = 0;
+	uint64 i;
+
+	check_result();
+	*rows = palloc_extended((count + 1) * sizeof(QueueRule), MCXT_ALLOC_HUGE);
+	for (i = 0; i < count; i++)
+		usable += read_row(i, &(*rows)[usable]);
+	return usable;
+}
+
 /*
- * Read the rules, in no order, into the memory context "where".  Returns their number, which is
+ * Read the rows, in no order, into the memory context "where".  Returns their number, which is
  * QUEUE_ROWS_MAX at most.  The caller is in a transaction of the scheduler, and has locked the
  * table.
  */
 int
-queue_rules_read(const TaskTable *queues, MemoryContext where, QueueRule **rules)
+queue_rules_read(const TaskTable *queues, MemoryContext where, QueueRule **rows)
 {
 	MemoryContext caller;
 	StatementArgs args;
-	int count = 0;
-	uint64 rows;
-	uint64 i;
+	uint64 found;
+	int count;
 
 	statement_begin(&args);
-	rows = statement_execute(&read_rules, queues, &args);
-	check_result();
+	found = statement_execute(&read_rules, queues, &args);
 	caller = MemoryContextSwitchTo(where);
-	*rules = palloc_extended((rows + 1) * sizeof(QueueRule), MCXT_ALLOC_HUGE);
-	for (i = 0; i < rows; i++)
-		count += read_row(i, &(*rules)[count]);
+	count = read_rows(found, rows);
 	MemoryContextSwitchTo(caller);
 	statement_end();
 	return count;
@@ -196,15 +217,17 @@ queue_rules_read(const TaskTable *queues, MemoryContext where, QueueRule **rules
 
 /*
  * For a user's session, connected to SPI: execute a query on the table beside this task table,
- * which stands for %s in it.  The table is read with the rights of its owner, and none of his code
- * runs: the caller of this function decides what the user is told.  Returns false if there is no
- * such table.
+ * which stands for %s in it.  Its argument, if it has one, is an array of texts.  The table is read
+ * with the rights of its owner, and none of his code runs: the caller of this function decides what
+ * the user is told.  Returns false if there is no such table.
  */
 static bool
-read_as_owner(Oid task, Oid owner, const char *query, Oid type, Datum argument)
+read_as_owner(Oid task, Oid owner, const char *query, ArrayType *argument)
 {
 	const char *fault;
 	Relation rel = side_table_open(SIDE_QUEUE, task, owner, true, &fault);
+	Oid type = TEXTARRAYOID;
+	Datum value = PointerGetDatum(argument);
 	OwnerScope scope;
 	NamedTable outer;
 	char *sql;
@@ -219,7 +242,8 @@ read_as_owner(Oid task, Oid owner, const char *query, Oid type, Datum argument)
 	PG_TRY();
 	{
 		owner_restrict(owner, &scope);
-		if (SPI_execute_with_args(sql, 1, &type, &argument, NULL, true, 0) != SPI_OK_SELECT)
+		if (SPI_execute_with_args(sql, argument ? 1 : 0, &type, &value, NULL, true,
+								  QUEUE_ROWS_MAX) != SPI_OK_SELECT)
 			elog(ERROR, "could not read the queue table");
 		owner_restrict_end(&scope);
 	}
@@ -234,43 +258,44 @@ read_as_owner(Oid task, Oid owner, const char *query, Oid type, Datum argument)
 }
 
 /*
- * Read the rule of a queue, as queue_rules_find has it in a scheduler: that of its name, or else of
- * the longest pattern.  Returns false if there is none.  Bounded by the size of the table.
+ * For a user's session: read the rules from the table beside this task table, as a scheduler has
+ * them, into the current memory context.  Without such a table there is none.  Bounded by the size
+ * of the table.
  */
-bool
-queue_rule_find(Oid task, Oid owner, const char *queue, QueueRule *rule)
+QueueRules *
+queue_rules_load(Oid task, Oid owner)
 {
 	MemoryContext caller = CurrentMemoryContext;
-	Datum name = CStringGetTextDatum(queue);
-	bool found = false;
+	QueueRule *rows = NULL;
+	int count = 0;
+	bool found;
 
 	SPI_connect();
-	if (read_as_owner(task, owner, COLUMNS_SQL " FROM ONLY %s AS q" RULE_OF_QUEUE, TEXTOID, name))
-	{
-		check_result();
-		found = SPI_processed > 0 && read_row(0, rule);
-	}
+	found = read_as_owner(task, owner, COLUMNS_SQL " FROM ONLY %s AS q", NULL);
+	MemoryContextSwitchTo(caller);
 	if (found)
-		rule->queue = MemoryContextStrdup(caller, rule->queue);
+		count = read_rows(SPI_processed, &rows);
 	SPI_finish();
-	return found;
+	return queue_rules_build(caller, rows, count);
 }
 
 /*
- * Of these queues, an array of text, return those that are paused now, by the rules that
- * queue_rule_find finds; NULL: none is.
+ * For a user's session, connected to SPI: of each column that a row for this queue says, the name,
+ * the value, and the row that says it, as three texts.  They are in the result of SPI, whose number
+ * of rows is returned.
  */
-Datum
-queue_rules_paused(Oid task, Oid owner, Datum queues, bool *isnull)
+uint64
+queue_rules_explain(Oid task, Oid owner, const char *queue)
 {
-	Datum paused = (Datum) 0;
+	int count;
+	const QueueRule **rows = queue_rules_match(queue_rules_load(task, owner), queue, &count);
+	Datum *names = palloc((count + 1) * sizeof(Datum));
+	int i;
 
-	*isnull = true;
-	SPI_connect();
-	if (read_as_owner(task, owner, PAUSED_QUEUES, TEXTARRAYOID, queues))
-		paused = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, isnull);
-	if (!*isnull)
-		paused = SPI_datumTransfer(paused, false, -1);
-	SPI_finish();
-	return paused;
+	for (i = 0; i < count; i++)
+		names[i] = CStringGetTextDatum(rows[i]->queue);
+	return read_as_owner(task, owner, EXPLAIN_SQL,
+						 construct_array(names, count, TEXTOID, -1, false, TYPALIGN_INT))
+			   ? SPI_processed
+			   : 0;
 }

@@ -82,6 +82,7 @@
 	X(ACTIVE, "active", INTERVALOID, 0) \
 	X(KEEP, "keep", INTERVALOID, 0) \
 	X(BATCH, "batch", INT4OID, 0) \
+	X(TOTAL, "total", INT4OID, 0) \
 	X(COMMENT, "comment", TEXTOID, 0)
 
 /* clang-format on */

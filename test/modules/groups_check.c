@@ -147,6 +147,8 @@ static const Check checks[] = {
 	{"locked rows", check_locked_rows, NULL},
 	{"rules", check_rules, NULL},
 	{"patterns", check_patterns, NULL},
+	{"inherited rules", check_inherited_rules, NULL},
+	{"shared limits", check_shared_limits, NULL},
 	{"ruled queues", check_ruled_queues, NULL},
 	{"clocks", check_clocks, NULL},
 	{"averages", check_averages, NULL},

@@ -6,6 +6,7 @@
 #ifndef GROUPS_MODEL_H
 #define GROUPS_MODEL_H
 
+#include "groups_rules.h"
 #include "groups_table.h"
 
 static uint64 random_state;
@@ -35,8 +36,17 @@ static const char *const queue_names[QUEUES] = {"a", "b", "c", "d", "e", "f"};
 
 static const char *const role_names[ROLES] = {"v", "w", "x", "y", "z"};
 
-/* Roles and groups that the round has skipped. */
-static bool model_skipped_roles[ROLES];
+/* The limits that queues have together: of the first queue, and of the others; negative: none. */
+static int model_totals[2];
+
+static int
+model_limit_of(int queue)
+{
+	return queue > 0;
+}
+
+/* Roles, in queues of each of these limits, and groups that the round has skipped. */
+static bool model_skipped_roles[2][ROLES];
 static bool model_skipped_groups[GROUPS_MAX];
 
 static void
@@ -84,8 +94,16 @@ model_may_start(const Row *row, const ModelQueue *queues, ClockNow now)
 	const TaskGroup *key = &table.keys[row->group];
 	const ModelQueue *queue = &queues[model_queue_of(key)];
 
+	int limit = model_limit_of(model_queue_of(key));
+	int running = 0;
+	int i;
+
+	for (i = 0; i < QUEUES; i++)
+		if (model_limit_of(i) == limit)
+			running += queues[i].running;
 	if (row->gone || row->place.dt > now.wall || model_skipped_groups[row->group] ||
-		model_skipped_roles[key->role[0] - 'v'])
+		model_skipped_roles[limit][key->role[0] - 'v'] ||
+		(model_totals[limit] >= 0 && running >= model_totals[limit]))
 		return false;
 	if (key->max < 0)
 		return queue->running == 0 && now.mono.us >= queue->last_start.us - (int64) key->max * 1000;
@@ -213,7 +231,11 @@ skip_sometimes(QueueGroup *group, ClockNow now)
 	}
 	else if (what <= 2)
 	{
-		model_skipped_roles[group->key.role[0] - 'v'] = true;
+		/* a role is one of each limit, if there are limits */
+		for (int limit = 0; limit < 2; limit++)
+			if (group->role->limit == NULL ? model_totals[limit] < 0
+										   : limit == model_limit_of(model_queue_of(&group->key)))
+				model_skipped_roles[limit][group->key.role[0] - 'v'] = true;
 		if (what == 1)
 			order_skip_role(group->role);
 		else
@@ -289,6 +311,23 @@ random_later(ClockNow now)
 	return after(now, us);
 }
 
+/* Change the limits that queues have together, and what they are. */
+static void
+change_limits(ClockNow now)
+{
+	QueueRule rules[] = {RULE("%", -1), RULE("a%", -1)};
+	int i;
+
+	for (i = 0; i < 2; i++)
+	{
+		model_totals[1 - i] = random_below(5) - 1;
+		rules[i].total = model_totals[1 - i] < 0 ? RULE_UNLIMITED : model_totals[1 - i];
+	}
+	set_rules(rules, 2);
+	begin_model_round(now);
+	scan_groups(now);
+}
+
 static const char *
 check_random_order(int seed)
 {
@@ -298,6 +337,7 @@ check_random_order(int seed)
 	int round;
 
 	random_state = (uint64) seed * UINT64CONST(2654435769) + 1;
+	model_totals[0] = model_totals[1] = -1;
 	begin_model_round(start);
 	add_random_keys();
 	for (round = 1; round <= 300; round++)
@@ -310,12 +350,15 @@ check_random_order(int seed)
 		table.list_limit = 1 + random_below(4);
 		if (random_below(5) == 0)
 			scan_groups(now);
+		if (round > 150 && random_below(10) == 0)
+			change_limits(now);
 		result = compare_round(queues, now, random_below(12), &chosen);
 		if (result)
 			return psprintf("round %d, after %d tasks: %s", round, chosen, result);
 		end_random_tasks(queues);
 		now = random_later(now);
 	}
+	set_rules(NULL, 0);
 	CHECK(chosen > 500);
 	return NULL;
 }

@@ -42,6 +42,7 @@ allocate(void)
 #include "scheduler/order.h"
 #define order_compare_keys(a, b) (comparisons++, order_compare_keys(a, b))
 
+#include "task/queue_rules.c"
 #include "scheduler/rates.c"
 #include "scheduler/queues.c"
 #include "scheduler/order.c"

@@ -64,7 +64,7 @@ static const char *
 compare_turns(int seed, int64 aging)
 {
 	static const char *const names[] = {"a", "b", "c", "d"};
-	QueueRule rule = RULE("%", -1, .fair = true);
+	QueueRule rule = RULE("%", -1, .fair = 1);
 	TimestampTz turns[] = {DT_NOBEGIN, DT_NOBEGIN, DT_NOBEGIN, DT_NOBEGIN};
 	TimestampTz turn = 0;
 	int keys[16];
@@ -113,7 +113,7 @@ check_aged_turns(int seed)
 static const char *
 check_turned_back(void)
 {
-	QueueRule rule = RULE("fair%", -1, .fair = true);
+	QueueRule rule = RULE("fair%", -1, .fair = 1);
 	int served = add_key("fair 1", TASK_UNLIMITED, 0, "r");
 	int other = add_key("fair 2", TASK_UNLIMITED, 0, "r");
 	int plain = add_key("plain", TASK_UNLIMITED, 0, "r");

@@ -30,7 +30,7 @@ subtest 'where no table is made by itself' => sub {
 	is(sql_in('made', sprintf($parts, 'public')), '14|boss',
 		'all belongs to the owner of the database');
 	is(sql_in('made', q{SELECT count(*), bool_and(c.condeferrable) FROM pg_constraint AS c
-		WHERE conrelid = 'task_queue'::regclass AND contype = 'c'}), '12|f', 'with constraints');
+		WHERE conrelid = 'task_queue'::regclass AND contype = 'c'}), '13|f', 'with constraints');
 	my $before = sql_in('made', q{SELECT string_agg(xmin || ' ' || oid, ',' ORDER BY oid)
 		FROM pg_class WHERE relname ~ '^task'});
 	is(sql_in('made', q{SET SESSION AUTHORIZATION member; BEGIN; SELECT pg_task_create();
@@ -55,7 +55,7 @@ subtest 'what is missing' => sub {
 		DROP TRIGGER pg_task_planned ON task; DROP POLICY pg_task_own ON task;
 		ALTER TABLE task DROP COLUMN notice, ALTER COLUMN flow DROP DEFAULT, ADD COLUMN more int,
 			ENABLE TRIGGER pg_task_timed;
-		ALTER TABLE task_queue DROP CONSTRAINT "max must be zero or more", DROP COLUMN batch;
+		ALTER TABLE task_queue DROP CONSTRAINT "max must be zero or more, or -1", DROP COLUMN batch;
 		DROP TABLE task_rate; ALTER DEFAULT PRIVILEGES FOR ROLE boss GRANT ALL ON TABLES TO app;
 		SELECT pg_task_create()});
 	is(sql_in('made', q{SELECT to_regclass('task_plan_idx') IS NOT NULL,
@@ -68,7 +68,7 @@ subtest 'what is missing' => sub {
 		(SELECT count(*) FROM pg_constraint WHERE conrelid = 'task_queue'::regclass
 			AND contype = 'c'),
 		(SELECT relacl FROM pg_class WHERE oid = 'task_rate'::regclass)}),
-		"t|t|9|6|1|46|12|{boss=$all/boss}",
+		"t|t|9|6|1|46|13|{boss=$all/boss}",
 		'is made, and no more');
 	is(sql_in('made', q{SELECT count(*) FROM pg_class WHERE relname ~ '^task_key_idx\d+$'}), '1',
 		'an index whose name somebody has taken gets a number');

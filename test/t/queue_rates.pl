@@ -297,7 +297,7 @@ subtest 'the rate table' => sub {
 
 subtest 'wrong values' => sub {
 	my %wrong = (
-		q{('w', -1, '1 s')} => '"rate must be zero or more"',
+		q{('w', -2, '1 s')} => '"rate must be zero or more, or -1"',
 		q{('w', 1, '0 s')} => '"per must be greater than zero"',
 		q{('w', 1, '-1 s')} => '"per must be greater than zero"');
 

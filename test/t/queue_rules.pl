@@ -88,9 +88,11 @@ subtest 'max' => sub {
 	open_gate($node, 'm1');
 	wait_until($node, q{SELECT count(*) = 3 FROM task WHERE queue = 'm.1' AND state = 'DONE'});
 	settles_at('m.1', 0, 'none');
-	insert_rule('m.1', comment => 'the name wins');
+	insert_rule('m.1', comment => 'says nothing');
+	settles_at('m.1', 0, 'a row for the name, which says nothing');
+	sql(q{UPDATE task_queue SET max = -1 WHERE queue = 'm.1'});
 	wait_until($node, q{SELECT count(*) = 4 FROM task WHERE queue = 'm.1' AND state = 'DONE'});
-	pass('a row for the name, which says nothing');
+	pass('a row for the name, which says that there is no limit');
 	clear();
 	insert_rule('low', max => 5);
 	insert_task($node, queue => 'low', max => 1, request => q{SELECT hold('low')}) for 1 .. 2;
@@ -98,6 +100,80 @@ subtest 'max' => sub {
 	open_gate($node, 'low');
 	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE queue = 'low' AND state = 'DONE'});
 	clear();
+};
+
+# A row for one queue does not replace the row of the pattern.
+subtest 'pausing one customer leaves him his limits' => sub {
+	insert_rule('customer.%', max => 1, strict => 't', retry => 1, delay => '0');
+	insert_rule('customer.20', paused => 't');
+	my $failed = insert_task($node, queue => 'customer.20', request => 'SELECT 1/0');
+	insert_task($node, queue => 'customer.20', request => q{SELECT hold('customer')}) for 1 .. 4;
+	settles_at('customer.20', 0, 'paused');
+	sql(q{UPDATE task_queue SET paused = NULL WHERE queue = 'customer.20'});
+	wait_for_state($node, $failed, 'FAIL');
+	is(task($node, $failed, 'attempt'), 2, 'a retry');
+	settles_at('customer.20', 1, 'one at a time');
+	is(sql(q{SELECT string_agg(concat_ws(' ', name, value, source), ', ') FROM
+		pg_task_rule('customer.20')}), 'max 1 customer.%, strict true customer.%,'
+		. ' retry 1 customer.%, delay 00:00:00 customer.%', 'where each value comes from');
+	open_gate($node, 'customer');
+	wait_until($node, q{SELECT count(*) = 4 FROM task WHERE state = 'DONE' AND queue = 'customer.20'});
+	clear();
+};
+
+subtest 'a limit over several queues' => sub {
+	insert_rule('t.%', total => 3, max => 2);
+	insert_rule('t.free.%', total => -1);
+	sql('CREATE ROLE other LOGIN; GRANT INSERT, SELECT ON task TO other');
+	for my $queue ('t.1', 't.2', 't.3')
+	{
+		insert_task($node, queue => $queue, request => q{SELECT hold('total')}) for 1 .. 2;
+	}
+	sql_as('other', q{INSERT INTO task (queue, request) VALUES ('t.3', 'SELECT 1')});
+	my $late = insert_task($node, queue => 't.4', request => 'SELECT 1');
+	wait_until($node, q{SELECT count(*) = 3 FROM task WHERE queue LIKE 't.%' AND state = 'WORK'});
+	is_row($node, run_task($node, queue => 't.free.1', request => 'SELECT 1'),
+		{ state => 'DONE' }, 'a pattern of its own has no such limit');
+	is(count_of($node, q{queue LIKE 't.%' AND state = 'WORK'}), 3, 'three of all queues');
+	is(sql("SELECT pg_task_why($late)"), 'the queues of pattern "t.%" are full: 3 of 3 run', 'why');
+	is(sql(q{SELECT string_agg(DISTINCT queue, ' ') FROM task WHERE state = 'WORK'}), 't.1 t.2',
+		'in their order, and two of each');
+	sql(q{UPDATE task_queue SET total = 4 WHERE queue = 't.%'});
+	wait_until($node, q{SELECT count(*) = 4 FROM task WHERE queue LIKE 't.%' AND state = 'WORK'});
+	my ($scheduler) = backends($node, 'scheduler');
+	terminate($node, $scheduler);
+	wait_for_exit($node, $scheduler);
+	is_row($node, run_task($node, request => 'SELECT 1'), { state => 'DONE' }, 'a new scheduler');
+	is(count_of($node, q{queue LIKE 't.%' AND state = 'WORK'}), 4, 'knows what runs');
+	open_gate($node, 'total');
+	wait_until($node, q{SELECT count(*) = 8 FROM task WHERE queue LIKE 't._' AND state = 'DONE'});
+	pass('all start as places are free');
+	sql('REVOKE ALL ON task FROM other; DROP ROLE other');
+	clear();
+};
+
+subtest 'what has no effect' => sub {
+	like(notices_of('postgres', "INSERT INTO task_queue (queue) VALUES ('c.*')"),
+		qr/NOTICE:  "c\.\*" is the name of one queue, and no pattern\nHINT:  In a pattern, "%" stands/,
+		'an asterisk');
+	like(notices_of('postgres', "UPDATE task_queue SET fair = true, total = 1, per = '1 min'"),
+		qr/"per" has no.*\n.*\n.*"total" has no.*\n.*\n.*"fair" has no effect in the row of one/,
+		'columns of patterns, and per');
+	is(notices_of('postgres', "UPDATE task_queue SET queue = 'c.%', rate = -1"), '', 'a pattern');
+	clear();
+};
+
+subtest 'who sees which rule' => sub {
+	insert_rule('mine', max => 3);
+	sql('CREATE ROLE tenant LOGIN; GRANT INSERT, SELECT ON task TO tenant; CREATE ROLE nobody LOGIN;
+		CREATE ROLE stats LOGIN; GRANT pg_read_all_stats TO stats');
+	is(sqlstate_of('nobody', "SELECT * FROM pg_task_rule('mine')"), '42501', 'no right on the table');
+	is(sqlstate_of('tenant', "SELECT * FROM pg_task_rule('mine')"), '42501', 'no task in the queue');
+	sql_as('tenant', q{INSERT INTO task (queue, dt, request) VALUES ('mine', 'infinity', 'SELECT 1')});
+	is(sql_as($_, "SELECT * FROM pg_task_rule('mine')"), 'max|3|mine', "$_ sees it") for 'tenant', 'stats';
+	is(sqlstate_of('tenant', "SELECT * FROM pg_task_rule('%')"), '42501', 'a pattern is no queue');
+	clear();
+	sql('DROP OWNED BY tenant; DROP ROLE tenant, nobody, stats');
 };
 
 subtest 'until' => sub {

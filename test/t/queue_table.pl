@@ -47,13 +47,13 @@ subtest 'its columns' => sub {
 		'queue text, paused boolean, max integer, rate integer, per interval, '
 		  . 'until timestamp with time zone, strict boolean, fair boolean, retry integer, '
 		  . 'delay interval, backoff real, timeout interval, active interval, keep interval, '
-		  . 'batch integer, comment text', 'all are there');
+		  . 'batch integer, total integer, comment text', 'all are there');
 	is(sql(q{SELECT count(*) FROM pg_attribute WHERE attrelid = 'task_queue'::regclass
 		AND attnum > 1 AND (attnotnull OR atthasdef)}), '0', 'NULL, unless something is said');
 };
 
 subtest 'values that are refused' => sub {
-	my @wrong = ([max => -1], [retry => -1], [delay => '-1 s'], [backoff => -1],
+	my @wrong = ([max => -2], [total => -2], [retry => -1], [delay => '-1 s'], [backoff => -1],
 		[backoff => 'NaN'], [timeout => '0'], [keep => '-1 s'], [active => '0'], [batch => 0],
 		[batch => 65]);
 	for (@wrong)
@@ -62,7 +62,7 @@ subtest 'values that are refused' => sub {
 		my $insert = "INSERT INTO task_queue (queue, $column) VALUES ('q', '$value')";
 
 		like(error_of('postgres', $insert, sqlstate => 1),
-			qr/23514: .*"$column must be [\w ]+"\nDETAIL:  Failing row contains \(q, /,
+			qr/23514: .*"$column must be [\w ,-]+"\nDETAIL:  Failing row contains \(q, /,
 			"$column = $value");
 	}
 	is(sqlstate_of('postgres', "INSERT INTO task_queue VALUES ('a%\\')"), '23514',
