@@ -27,7 +27,7 @@ typedef struct RoleLine
 {
 	int count;
 	bool waits;		/* one may be called now */
-	MonoTime until; /* when the next may be that could not connect; CLOCK_NEVER: there is none */
+	MonoTime until; /* when the next may be that could not connect or may have none; or CLOCK_NEVER */
 } RoleLine;
 
 extern RoleDemand role_line_block(QueueGroup *group, ClockNow now);

@@ -31,6 +31,14 @@ subtest 'nothing to do' => sub {
 	}), 'the scheduler sleeps');
 };
 
+# Nothing tells the scheduler of another database that a prepared transaction has changed a role.
+sql(q{CREATE ROLE barred LOGIN CONNECTION LIMIT 0; CREATE DATABASE other});
+wait_for_table($node, db => 'other');
+my $barred = insert_task($node, db => 'other', role => 'barred', request => 'SELECT 1');
+run_task($node, db => 'other', request => 'SELECT 1');
+sql(q{BEGIN; ALTER ROLE barred CONNECTION LIMIT 1; PREPARE TRANSACTION 'limit';
+	COMMIT PREPARED 'limit'});
+
 my $far;
 
 # A future time: not before it, and not much later.  Also between others, and when an earlier one
@@ -195,6 +203,13 @@ subtest 'rows that wait for other tasks' => sub {
 	wait_until($node, q{SELECT count(*) = 6 FROM task WHERE queue = 'after' AND state = 'DONE'});
 	pass('for the one that has inserted them');
 	sql(q{DELETE FROM task WHERE queue = 'after'});
+};
+
+# It is looked at after ten seconds, which have begun before the subtests above.
+subtest 'a role that may have no executor' => sub {
+	wait_for_state($node, $barred, 'DONE', db => 'other');
+	is_row($node, $barred, { q{start < dt + interval '30 s'} => 'true' }, 'has one when it may',
+		db => 'other');
 };
 
 # Whoever ends a task: it, one that is GONE because of it, and one that waits for that.
