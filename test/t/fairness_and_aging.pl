@@ -8,8 +8,7 @@ use PgTask;
 use Test::More;
 
 my $node = new_node('main', conf => q{
-	pg_task.max_executors = 1
-	pg_task.period = 100ms});
+	pg_task.max_executors = 1});
 
 make_gates($node);
 sql(q{

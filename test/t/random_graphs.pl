@@ -9,7 +9,7 @@ use PgTask;
 use List::Util qw(min);
 use Test::More;
 
-my $node = new_node('graphs', conf => "pg_task.period = '200 ms'");
+my $node = new_node('graphs');
 my @rules = qw(done ended failed any);
 
 # Rows whose state contradicts their rule and the states of the tasks for which they have waited;

@@ -10,7 +10,7 @@ use Test::More;
 
 # Both have permanently changed their offset from UTC since 2020, in opposite directions.
 my ($amman, $juba) = qw(Asia/Amman Africa/Juba);
-my $node = new_node('main', conf => "pg_task.period = '100 ms'\ntimezone = 'UTC'");
+my $node = new_node('main', conf => "timezone = 'UTC'");
 # at this time of the day it is now in none of the zones
 my $first = sql(q{SELECT to_char(now() + interval '6 hours', '"2020-01-01 "HH24:MI"+00"')});
 

@@ -8,7 +8,7 @@ use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
 
-my $node = new_node('main', conf => "pg_task.period = '200 ms'");
+my $node = new_node('main');
 
 # Outcomes are refused in executors, not in the scheduler.
 $node->safe_psql('postgres', q{
