@@ -18,6 +18,7 @@
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
+#include "utils/tuplestore.h"
 
 #include "session/pending.h"
 #include "session/result_set.h"

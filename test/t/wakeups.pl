@@ -26,7 +26,7 @@ subtest 'nothing to do' => sub {
 
 	ok(poll_for(sub {
 		my ($before, undef, $after) =
-		  split /\n/, sql("$iterations; SELECT pg_sleep(0.5); $iterations");
+		  split /\n/, sql("$iterations; SELECT pg_sleep(1.5); $iterations");
 		return $before == $after;
 	}), 'the scheduler sleeps');
 };
@@ -221,12 +221,13 @@ subtest 'each way to end' => sub {
 		[ q{UPDATE task SET state = 'STOP' WHERE id = %s} ],
 		[ 'DELETE FROM task WHERE id = %s' ],
 		[ q{UPDATE task SET active = '1 ms', dt = now() - interval '1 hour' WHERE id = %s}, max => 0 ],
-		[ $now, role => 'locked' ],
+		[ $now, role => 'away' ],
 		[ "DROP ROLE dropped; $now", role => 'dropped' ],
 		[ $now, attempt => 99, request => 'SELECT pg_terminate_backend(pg_backend_pid())' ]);
 	my $ends = '';
 
-	sql('CREATE ROLE locked NOLOGIN; CREATE ROLE dropped');
+	sql('CREATE ROLE away LOGIN; CREATE ROLE dropped LOGIN;
+		REVOKE CONNECT ON DATABASE postgres FROM PUBLIC');
 	for my $way (@ways)
 	{
 		my ($end, %column) = @$way;
@@ -247,7 +248,8 @@ subtest 'each way to end' => sub {
 		FROM task AS n LEFT JOIN task AS t ON t.id = n.after[1] WHERE n.queue = 'next'}),
 		'DONEDONE FAILGONE STOPGONE GONEGONE FAILGONE FAILGONE FAILGONE',
 		'what waits for it is judged');
-	sql(q{DELETE FROM task WHERE queue IN ('ways', 'next', 'last')});
+	sql(q{DELETE FROM task WHERE queue IN ('ways', 'next', 'last');
+		GRANT CONNECT ON DATABASE postgres TO PUBLIC});
 };
 
 # Tasks of a queue end in one commit or in several, each with some that wait for it.
