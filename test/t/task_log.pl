@@ -8,7 +8,7 @@ use PgTask;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = new_node('main', conf => q{
+my $node = new_node('main', period => '1 s', conf => q{
 	log_statement = none
 	log_min_error_statement = panic
 	pg_task.max_executors = 2});
