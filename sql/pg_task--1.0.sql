@@ -559,6 +559,117 @@ $$;
 COMMENT ON FUNCTION pg_catalog.pg_task_status() IS
     'pg_task on this server, and the task table of this database, in one row';
 
+CREATE FUNCTION pg_catalog.pg_task_table_health(
+        OUT level text, OUT queue text, OUT problem text, OUT hint text)
+    RETURNS SETOF record
+    LANGUAGE pg_task_report VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+WITH ended AS MATERIALIZED (
+SELECT t.queue COLLATE "C" AS queue, t.id, t.key, t.state, t.stop,
+       t.next IS NULL AND (t.repeat IS NOT NULL OR t.cron IS NOT NULL) AS last_run
+  FROM {figures} AS t WHERE t.id BETWEEN {recent} AND t.state IN ('DONE', 'FAIL', 'GONE')),
+waiting AS MATERIALIZED (
+SELECT t.queue COLLATE "C" AS queue, count(*) AS due, min(t.dt) AS oldest
+  FROM {figures} AS t
+ WHERE t.state = 'PLAN' AND t.waits IS NULL AND t.dt < clock_timestamp() - interval '1 day'
+   AND t.max IS DISTINCT FROM 0
+ GROUP BY 1)
+SELECT 'warning', f.queue,
+       format('failed within an hour: %s of %s tasks', f.failed, f.ended),
+       'SELECT * FROM pg_task_failures(''1 hour'')'
+  FROM (SELECT e.queue, count(*) AS ended, count(*) FILTER (WHERE e.state <> 'DONE') AS failed
+          FROM ended AS e WHERE e.stop > clock_timestamp() - interval '1 hour' GROUP BY 1) AS f
+ WHERE f.failed >= 5 AND f.failed > f.ended * 0.1
+ UNION ALL
+SELECT 'warning', e.queue,
+       format('%s does not repeat any more: task %s is %s',
+              coalesce(format('schedule "%s"', e.key), 'a task'), e.id, e.state),
+       format('UPDATE task SET state = ''PLAN'' WHERE id = %s', e.id)
+  FROM ended AS e WHERE e.last_run AND e.state <> 'DONE'
+ UNION ALL
+SELECT 'info', w.queue,
+       format('due tasks: %s, the first since %s; but the queue is paused', w.due, w.oldest),
+       format('SELECT * FROM pg_task_rule(%L)', w.queue)
+  FROM waiting AS w
+  JOIN unnest(pg_task_paused(ARRAY(SELECT n.queue FROM waiting AS n))) AS p (queue)
+    ON p.queue COLLATE "C" = w.queue
+ UNION ALL
+SELECT 'warning', NULL,
+       format('table %s has another owner than the task table', q.oid::regclass),
+       format('ALTER TABLE %s OWNER TO %I', q.oid::regclass, pg_get_userbyid(t.relowner))
+  FROM pg_class AS t JOIN pg_class AS q
+    ON q.relnamespace = t.relnamespace AND q.relname IN (t.relname || '_queue', t.relname || '_rate')
+ WHERE t.oid = {relid} AND q.relowner <> t.relowner
+ UNION ALL
+SELECT 'info', NULL, format('the table has %s rows', c.reltuples::int8),
+       'set pg_task.keep, the time for which the history is kept'
+  FROM pg_class AS c WHERE c.oid = {relid} AND c.reltuples > 10000000
+$$;
+
+COMMENT ON FUNCTION pg_catalog.pg_task_table_health() IS
+    'for pg_task_health: what is wrong with the task table of this database';
+
+CREATE FUNCTION pg_catalog.pg_task_health(
+        OUT level text, OUT datname name, OUT queue text, OUT problem text, OUT hint text)
+    RETURNS SETOF record
+    LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+WITH server AS MATERIALIZED (SELECT * FROM pg_stat_task_scheduler()),
+-- the reports are called only where there is a table
+here AS MATERIALIZED (
+SELECT s.relid FROM server AS s WHERE s.datname = current_database() AND s.relid IS NOT NULL),
+found (level, datname, queue, problem, hint) AS (
+SELECT 'critical', NULL::name, NULL::text, 'pg_task serves no database of this server',
+       'shared_preload_libraries and pg_task.database'
+ WHERE NOT EXISTS (SELECT FROM server) AND NOT pg_is_in_recovery()
+ UNION ALL
+SELECT x.level, s.datname, NULL, x.problem, x.hint
+  FROM server AS s CROSS JOIN LATERAL (VALUES
+       (s.state = 'held back', 'critical', 'no task starts: the database is held back',
+        'SELECT pg_task_release(), after what docs/operations.md says of copies and crashes'),
+       (s.state = 'not served', 'critical', 'no task starts: no scheduler serves the database',
+        'pg_task.database'),
+       (s.state = 'waiting', 'warning', 'its scheduler waits for a worker slot',
+        'max_worker_processes, and pg_task.max_schedulers'),
+       (s.state = 'disabled', 'info', 'no task starts: pg_task.enabled is off',
+        format('ALTER DATABASE %I RESET pg_task.enabled', s.datname)),
+       (s.error_at > clock_timestamp() - interval '1 hour', 'warning',
+        format('its scheduler had an error at %s: %s', s.error_at, s.error), 'the log of the server'),
+       (s.held > 0, 'warning', format('tasks that are held back: %s', s.held),
+        'the log of the server, and SELECT id, pg_task_why(id) FROM task WHERE state = ''WORK'''
+        ' OR crashed > 0'),
+       (s.wants_since < clock_timestamp() - interval '2 min', 'warning',
+        format('due tasks have had no executor since %s', s.wants_since),
+        'SELECT * FROM pg_task_activity(); pg_task.max_executors'),
+       (s.oldest_due < clock_timestamp() - interval '10 min' AND s.datname <> current_database(),
+        'warning', format('a task should have started at %s', s.oldest_due),
+        'SELECT * FROM pg_task_health() in that database')) AS x (is_so, level, problem, hint)
+ WHERE x.is_so
+ UNION ALL
+SELECT 'warning', current_database(), q.queue,
+       format('due tasks: %s, the first since %s', q.due, q.oldest_due),
+       format('SELECT pg_task_why(id) FROM task WHERE queue = %L AND state = ''PLAN'''
+              ' ORDER BY dt LIMIT 1', q.queue)
+  FROM here AS h CROSS JOIN LATERAL (
+       SELECT * FROM pg_task_queues() AS r WHERE h.relid IS NOT NULL OFFSET 0) AS q
+ WHERE q.oldest_due < clock_timestamp() - interval '10 min'
+ UNION ALL
+SELECT 'warning', current_database(), r.queue,
+       format('%s %s', coalesce(format('schedule "%s"', r.key), 'the task that repeats'),
+              CASE WHEN r.late > '10 min' THEN 'should have started at ' || r.dt
+                   ELSE 'has failed at its last run, task ' || r.last_id END),
+       format('SELECT * FROM pg_task_repeating() WHERE id = %s', r.id)
+  FROM here AS h CROSS JOIN LATERAL (
+       SELECT * FROM pg_task_repeating() AS r WHERE h.relid IS NOT NULL OFFSET 0) AS r
+ WHERE r.late > '10 min' OR r.last_state = 'FAIL'
+ UNION ALL
+SELECT t.level, current_database(), t.queue, t.problem, t.hint
+  FROM here AS h CROSS JOIN LATERAL (
+       SELECT * FROM pg_task_table_health() AS r WHERE h.relid IS NOT NULL OFFSET 0) AS t)
+SELECT * FROM found AS f ORDER BY array_position('{critical,warning,info}', f.level), 2, 3, 4
+$$;
+
+COMMENT ON FUNCTION pg_catalog.pg_task_health() IS
+    'what is wrong with pg_task on this server and in this database: no row if all is well';
+
 CREATE FUNCTION pg_catalog.pg_task_results(by_step boolean DEFAULT false,
                                            id bigint DEFAULT pg_task_id())
     RETURNS jsonb

@@ -230,6 +230,8 @@ subtest 'the library is not preloaded' => sub {
 
 		like($answers, qr/55000: pg_task is not running on this server\n.*HINT:/s, 'it says so');
 	}
+	is(sql('SELECT level, problem FROM pg_task_health()'),
+		'critical|pg_task serves no database of this server', 'pg_task_health says so');
 	for my $call (q{SELECT pg_task_wait('{1}')}, q{CALL pg_task_wait_for('{1}')})
 	{
 		like(error_of('app', $call), qr/pg_task is not running on this server\nHINT:  Add pg_task to/,

@@ -83,6 +83,7 @@ subtest 'promotion' => sub {
 	is($standby->safe_psql('postgres', 'SELECT (SELECT count(*) FROM pg_stat_task()),
 		(SELECT count(*) FROM pg_task_activity()), (SELECT count(*) FROM pg_stat_task_scheduler())'),
 		'0|0|0', 'it counts nothing of what its primary does');
+	is($standby->safe_psql('postgres', 'SELECT * FROM pg_task_health()'), '', 'nothing is wrong');
 	is($standby->safe_psql('postgres', q{SELECT (SELECT concat_ws(' ', waits, due, runs)
 			FROM pg_task_queues()), (SELECT sum(ended) FROM pg_task_stats()),
 			(SELECT concat_ws(' ', schedulers, executors) FROM pg_task_status())}),

@@ -1,0 +1,118 @@
+# pg_task_health(): no row while all is well, and one for each thing that is wrong.  A TAP test
+# because databases are made and roles dropped.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use Test::More;
+
+my $node = new_node('main', period => '1 s');
+
+# The rows as this role sees them: one line each, without times and hints.
+sub health
+{
+	my ($user) = @_;
+
+	return sql(q{SELECT string_agg(concat_ws(', ', level, datname, queue,
+			regexp_replace(problem, '\d{4}-.*', '<time>')), chr(10) ORDER BY n)
+		FROM pg_task_health() WITH ORDINALITY AS h (level, datname, queue, problem, hint, n)},
+		user => $user // 'postgres');
+}
+
+sub is_ill
+{
+	my ($expected, $name, %opt) = @_;
+	my $seen;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	poll_for(sub { ($seen = health($opt{user})) eq $expected });
+	is($seen, $expected, $name);
+}
+
+sql(q{CREATE ROLE app LOGIN; CREATE ROLE barred LOGIN CONNECTION LIMIT 0; CREATE ROLE gone LOGIN;
+	CREATE ROLE monitor LOGIN IN ROLE pg_read_all_stats; GRANT ALL ON task TO app});
+
+subtest 'all is well' => sub {
+	my @ids = map { insert_task($node, queue => $_, request => 'SELECT 1') } qw(a b c);
+	insert_task($node, queue => 'a', request => 'SELECT 1', repeat => '1 day', key => 'fine');
+	insert_task($node, queue => 'a', request => 'SELECT 1', dt => 'infinity');
+	insert_task($node, queue => 'a', request => 'SELECT 1/0') for 1 .. 4;
+	insert_rule('closed', paused => 'true');
+	insert_task($node, queue => 'closed', request => 'SELECT 1');
+	wait_until($node, q{SELECT count(*) = 8 FROM task WHERE state IN ('DONE', 'FAIL')});
+	is(health($_), '', "as $_") for qw(postgres monitor app);
+};
+
+subtest 'tasks and schedules of this database' => sub {
+	insert_task($node, queue => 'a', request => 'SELECT 1/0');
+	insert_task($node, queue => 'closed', request => 'SELECT 1', dt => '2020-01-01');
+	insert_task($node, queue => 'late', request => 'SELECT 1', dt => '2020-01-01', role => 'barred')
+	  for 1 .. 2;
+	insert_task($node, queue => 'b', request => 'SELECT 1/0', repeat => '1 day', key => 'fails',
+		role => 'app');
+	insert_task($node, queue => 'b', request => 'SELECT 1', repeat => '1 day', key => 'late',
+		role => 'barred', dt => '2020-01-01');
+	my $ends = insert_task($node, queue => 'b', request => 'SELECT 1', repeat => '1 day',
+		key => 'ends', role => 'gone', dt => '2100-01-01');
+	sql('DROP ROLE gone');
+	wait_for_state($node, $ends, 'FAIL');
+	my $failed = q{SELECT max(last_id) FROM pg_task_repeating() WHERE last_state = 'FAIL'};
+	wait_until($node, "SELECT ($failed) IS NOT NULL");
+	$failed = sql($failed);
+
+	my $all = join "\n",
+	  'warning, postgres, a, failed within an hour: 5 of 7 tasks',
+	  'warning, postgres, b, due tasks: 1, the first since <time>',
+	  qq{warning, postgres, b, schedule "ends" does not repeat any more: task $ends is FAIL},
+	  qq{warning, postgres, b, schedule "fails" has failed at its last run, task $failed},
+	  'warning, postgres, b, schedule "late" should have started at <time>',
+	  'warning, postgres, late, due tasks: 2, the first since <time>',
+	  'info, postgres, closed, due tasks: 1, the first since <time>';
+	is_ill($all, 'all of them');
+	is_ill($all, 'for a role that may read no table', user => 'monitor');
+	is_ill(qq{warning, postgres, b, schedule "fails" has failed at its last run, task $failed},
+		'a role sees its own', user => 'app');
+	for my $hint (split /\n/, sql(q{SELECT hint FROM pg_task_health() WHERE hint LIKE 'SELECT%'}))
+	{
+		like(sql($hint), qr/./, $hint);
+	}
+	sql(q{SET client_min_messages = error; DELETE FROM task});
+	is_ill('', 'they are gone');
+};
+
+subtest 'tables' => sub {
+	sql('ALTER TABLE task_queue OWNER TO app');
+	is_ill('warning, postgres, table public.task_queue has another owner than the task table',
+		'the owner of the queue table');
+	sql(sql(q{SELECT hint FROM pg_task_health()}));
+	is_ill('', 'the hint mends it');
+};
+
+subtest 'databases' => sub {
+	sql("CREATE DATABASE $_") for qw(one two);
+	wait_for_table($node, db => $_) for qw(one two);
+	insert_task($node, db => 'two', request => 'SELECT 1', role => 'barred', dt => '2020-01-01');
+	sql('ALTER DATABASE one SET pg_task.enabled = off');
+	is_ill("warning, two, a task should have started at <time>\n"
+			. 'info, one, no task starts: pg_task.enabled is off', 'of the server');
+	like(sql_in('two', 'SELECT problem FROM pg_task_health() WHERE datname = current_database()'),
+		qr/^due tasks: 1, the first since 2020-01-01/, 'from inside');
+	sql("ALTER DATABASE two SET pg_task.enabled = off");
+	wait_until($node, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = 'two'});
+	sql("CREATE DATABASE copy TEMPLATE two");
+	sql("DROP DATABASE $_") for qw(one two);
+	is_ill('critical, copy, no task starts: the database is held back', 'a copy');
+	sql_in('copy', q{SELECT pg_task_release(); DELETE FROM task});
+	is_ill('', 'it is released');
+};
+
+subtest 'errors' => sub {
+	sql(q{ALTER TABLE task REPLICA IDENTITY NOTHING; CREATE PUBLICATION p FOR TABLE task});
+	insert_task($node, request => 'SELECT 1');
+	wait_until($node, q{SELECT count(*) > 0 FROM pg_task_health()
+		WHERE level = 'warning' AND problem LIKE 'its scheduler had an error at %replica identity%'});
+	pass('an error of the scheduler');
+};
+
+done_testing();
