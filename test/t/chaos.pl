@@ -865,7 +865,8 @@ sub wait_for_removals
 
 # The windows in which too many tasks of queue "rated" have begun; a little shorter than in the
 # rule, because a task begins a moment after its claim.  A scheduler goes by the clock when it
-# starts: a window is left out if one was started in it, and the clock was set.
+# starts: a window is left out if one was started in it, and the clock was set.  A step forward by more
+# than the time of a transaction may end a scheduler, and start another one.
 sub windows_above_rate
 {
 	my (%first, %began, @windows);
@@ -887,8 +888,9 @@ sub windows_above_rate
 			my ($from, $to) = ($at[ $i - 8 ] - 0.5, $at[$i] + 0.5);
 
 			next if $to - $from > 1 + 1.4;
-			next if grep({ $_->[0] > $from && $_->[0] < $to } @steps)
-				&& grep({ $_->[1] + 3 > $from && $_->[0] < $to } @restarts);
+			my @in = grep { $steps[$_][0] > $from && $steps[$_][0] < $to } 0 .. $#steps;
+			next if @in && grep { $_->[1] + 3 > $from && $_->[0] < $to } @restarts;
+			next if grep { $_ > 0 && $steps[$_][1] - $steps[ $_ - 1 ][1] > 5 } @in;
 			push @windows, "$db: 9 from $at[$i - 8] to $at[$i]";
 		}
 	}
