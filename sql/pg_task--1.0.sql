@@ -559,12 +559,18 @@ $$;
 COMMENT ON FUNCTION pg_catalog.pg_task_status() IS
     'pg_task on this server, and the task table of this database, in one row';
 
+CREATE FUNCTION pg_catalog.pg_task_side_fault(which text) RETURNS text
+    LANGUAGE c VOLATILE STRICT AS 'MODULE_PATHNAME', 'pg_task_side_fault';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_side_fault(text) IS
+    'for reports: why the queue or the rate table cannot be used; NULL: it can';
+
 CREATE FUNCTION pg_catalog.pg_task_table_health(
         OUT level text, OUT queue text, OUT problem text, OUT hint text)
     RETURNS SETOF record
     LANGUAGE pg_task_report VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 WITH ended AS MATERIALIZED (
-SELECT t.queue COLLATE "C" AS queue, t.id, t.key, t.state, t.stop,
+SELECT t.queue COLLATE "C" AS queue, t.id, t.key COLLATE "C" AS key, t.state, t.stop,
        t.next IS NULL AND (t.repeat IS NOT NULL OR t.cron IS NOT NULL) AS last_run
   FROM {figures} AS t WHERE t.id BETWEEN {recent} AND t.state IN ('DONE', 'FAIL', 'GONE')),
 waiting AS MATERIALIZED (
@@ -573,32 +579,38 @@ SELECT t.queue COLLATE "C" AS queue, count(*) AS due, min(t.dt) AS oldest
  WHERE t.state = 'PLAN' AND t.waits IS NULL AND t.dt < clock_timestamp() - interval '1 day'
    AND t.max IS DISTINCT FROM 0
  GROUP BY 1)
-SELECT 'warning', f.queue,
-       format('failed within an hour: %s of %s tasks', f.failed, f.ended),
-       'SELECT * FROM pg_task_failures(''1 hour'')'
-  FROM (SELECT e.queue, count(*) AS ended, count(*) FILTER (WHERE e.state <> 'DONE') AS failed
-          FROM ended AS e WHERE e.stop > clock_timestamp() - interval '1 hour' GROUP BY 1) AS f
- WHERE f.failed >= 5 AND f.failed > f.ended * 0.1
+SELECT 'warning', NULL, format('the %s table cannot be used. %s', s.which, s.fault),
+       'docs/queue-table.md says what it must be; where there is none, pg_task makes it'
+  FROM (SELECT w.which, pg_task_side_fault(w.which) AS fault
+          FROM unnest('{queue,rate}'::text[]) AS w (which)) AS s
+ WHERE s.fault IS NOT NULL
  UNION ALL
-SELECT 'warning', e.queue,
-       format('%s does not repeat any more: task %s is %s',
-              coalesce(format('schedule "%s"', e.key), 'a task'), e.id, e.state),
-       format('UPDATE task SET state = ''PLAN'' WHERE id = %s', e.id)
-  FROM ended AS e WHERE e.last_run AND e.state <> 'DONE'
+(SELECT 'warning', f.queue, format('failed within an hour: %s of %s tasks', f.failed, f.ended),
+        'SELECT * FROM pg_task_failures(''1 hour'')'
+   FROM (SELECT e.queue, count(*) AS ended, count(*) FILTER (WHERE e.state <> 'DONE') AS failed
+           FROM ended AS e WHERE e.stop > clock_timestamp() - interval '1 hour' GROUP BY 1) AS f
+  WHERE f.failed >= 5 AND f.failed >= f.ended * 0.1
+  ORDER BY f.failed DESC LIMIT 20)
  UNION ALL
-SELECT 'info', w.queue,
-       format('due tasks: %s, the first since %s; but the queue is paused', w.due, w.oldest),
-       format('SELECT * FROM pg_task_rule(%L)', w.queue)
-  FROM waiting AS w
-  JOIN unnest(pg_task_paused(ARRAY(SELECT n.queue FROM waiting AS n))) AS p (queue)
-    ON p.queue COLLATE "C" = w.queue
+(SELECT 'warning', e.queue, format('%s does not repeat any more: task %s is %s',
+              coalesce('schedule ' || to_json(e.key), 'a task'), e.id, e.state),
+        format('UPDATE %s SET state = ''PLAN'' WHERE id = %s', {relid}::regclass, e.id)
+   FROM ended AS e
+  WHERE e.last_run AND e.state <> 'DONE'
+    AND (e.key IS NULL
+         OR NOT EXISTS (SELECT FROM {figures} AS t WHERE t.state = 'PLAN' AND t.key = e.key
+                           AND t.queue = e.queue)
+        AND NOT EXISTS (SELECT FROM {figures} AS t WHERE t.state = 'WORK' AND t.key = e.key
+                           AND t.queue = e.queue))
+  ORDER BY e.id DESC LIMIT 20)
  UNION ALL
-SELECT 'warning', NULL,
-       format('table %s has another owner than the task table', q.oid::regclass),
-       format('ALTER TABLE %s OWNER TO %I', q.oid::regclass, pg_get_userbyid(t.relowner))
-  FROM pg_class AS t JOIN pg_class AS q
-    ON q.relnamespace = t.relnamespace AND q.relname IN (t.relname || '_queue', t.relname || '_rate')
- WHERE t.oid = {relid} AND q.relowner <> t.relowner
+(SELECT 'info', w.queue,
+        format('due tasks: %s, the first since %s; but the queue is paused', w.due, w.oldest),
+        format('SELECT * FROM pg_task_rule(%L)', w.queue)
+   FROM waiting AS w
+   JOIN unnest(pg_task_paused(ARRAY(SELECT n.queue FROM waiting AS n))) AS p (queue)
+     ON p.queue COLLATE "C" = w.queue
+  ORDER BY w.oldest LIMIT 20)
  UNION ALL
 SELECT 'info', NULL, format('the table has %s rows', c.reltuples::int8),
        'set pg_task.keep, the time for which the history is kept'
@@ -613,13 +625,40 @@ CREATE FUNCTION pg_catalog.pg_task_health(
     RETURNS SETOF record
     LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 WITH server AS MATERIALIZED (SELECT * FROM pg_stat_task_scheduler()),
+-- a report would wait for such a lock
+locked AS MATERIALIZED (
+SELECT l.relation, l.pid
+  FROM pg_locks AS l JOIN pg_class AS c ON c.oid = l.relation
+  JOIN server AS s ON s.datname = current_database()
+  JOIN pg_class AS t
+    ON t.oid = s.relid AND c.relnamespace = t.relnamespace
+   AND c.relname IN (t.relname, t.relname || '_queue', t.relname || '_rate')
+ WHERE l.mode = 'AccessExclusiveLock' AND l.pid IS DISTINCT FROM pg_backend_pid()
+   AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())),
 -- the reports are called only where there is a table
 here AS MATERIALIZED (
-SELECT s.relid FROM server AS s WHERE s.datname = current_database() AND s.relid IS NOT NULL),
+SELECT s.relid FROM server AS s
+ WHERE s.datname = current_database() AND s.relid IS NOT NULL AND NOT EXISTS (SELECT FROM locked)),
 found (level, datname, queue, problem, hint) AS (
-SELECT 'critical', NULL::name, NULL::text, 'pg_task serves no database of this server',
-       'shared_preload_libraries and pg_task.database'
- WHERE NOT EXISTS (SELECT FROM server) AND NOT pg_is_in_recovery()
+SELECT x.level, x.datname, NULL::text, x.problem, x.hint
+  FROM (SELECT CASE WHEN pg_is_in_recovery() THEN NULL
+                    WHEN EXISTS (SELECT FROM server) THEN 'served'
+                    WHEN current_setting('pg_task.enabled', true) = 'off' THEN 'off'
+                    ELSE coalesce(current_setting('pg_task.database', true), '') END AS is,
+               EXISTS (SELECT FROM server AS s WHERE s.datname = current_database()) AS is_here,
+               EXISTS (SELECT FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = t.tgfoid
+                        WHERE p.proname = 'pg_task_planned'
+                          AND p.pronamespace = 'pg_catalog'::regnamespace) AS has_table) AS s
+ CROSS JOIN LATERAL (VALUES
+       (s.is NOT IN ('served', 'off', 'none'), 'critical', NULL::name,
+        'pg_task serves no database of this server', 'shared_preload_libraries, pg_task.database'),
+       (s.is = 'off', 'info', NULL, 'no task starts: pg_task.enabled is off', 'pg_task.enabled'),
+       (s.is = 'none', 'info', NULL, 'no task starts: pg_task.database is none',
+        'pg_task.database'),
+       (s.is = 'served' AND NOT s.is_here AND s.has_table, 'critical', current_database(),
+        'no task starts: no scheduler serves the database', 'pg_task.database'))
+    AS x (is_so, level, datname, problem, hint)
+ WHERE x.is_so
  UNION ALL
 SELECT x.level, s.datname, NULL, x.problem, x.hint
   FROM server AS s CROSS JOIN LATERAL (VALUES
@@ -629,13 +668,11 @@ SELECT x.level, s.datname, NULL, x.problem, x.hint
         'pg_task.database'),
        (s.state = 'waiting', 'warning', 'its scheduler waits for a worker slot',
         'max_worker_processes, and pg_task.max_schedulers'),
-       (s.state = 'disabled', 'info', 'no task starts: pg_task.enabled is off',
-        format('ALTER DATABASE %I RESET pg_task.enabled', s.datname)),
-       (s.error_at > clock_timestamp() - interval '1 hour', 'warning',
+       (s.state = 'disabled', 'info', 'no task starts: pg_task.enabled is off', 'pg_task.enabled'),
+       (s.error_at > clock_timestamp() - interval '10 min', 'warning',
         format('its scheduler had an error at %s: %s', s.error_at, s.error), 'the log of the server'),
        (s.held > 0, 'warning', format('tasks that are held back: %s', s.held),
-        'the log of the server, and SELECT id, pg_task_why(id) FROM task WHERE state = ''WORK'''
-        ' OR crashed > 0'),
+        'pg_task_why of tasks in WORK, or with crashed above 0; the log of the server'),
        (s.wants_since < clock_timestamp() - interval '2 min', 'warning',
         format('due tasks have had no executor since %s', s.wants_since),
         'SELECT * FROM pg_task_activity(); pg_task.max_executors'),
@@ -644,27 +681,37 @@ SELECT x.level, s.datname, NULL, x.problem, x.hint
         'SELECT * FROM pg_task_health() in that database')) AS x (is_so, level, problem, hint)
  WHERE x.is_so
  UNION ALL
-SELECT 'warning', current_database(), q.queue,
-       format('due tasks: %s, the first since %s', q.due, q.oldest_due),
-       format('SELECT pg_task_why(id) FROM task WHERE queue = %L AND state = ''PLAN'''
-              ' ORDER BY dt LIMIT 1', q.queue)
-  FROM here AS h CROSS JOIN LATERAL (
-       SELECT * FROM pg_task_queues() AS r WHERE h.relid IS NOT NULL OFFSET 0) AS q
- WHERE q.oldest_due < clock_timestamp() - interval '10 min'
+SELECT 'warning', current_database(), NULL,
+       format('table %s is locked, so nothing is known of its tasks', l.relation::regclass),
+       coalesce('pid ' || l.pid, 'pg_prepared_xacts')
+  FROM locked AS l
  UNION ALL
-SELECT 'warning', current_database(), r.queue,
-       format('%s %s', coalesce(format('schedule "%s"', r.key), 'the task that repeats'),
-              CASE WHEN r.late > '10 min' THEN 'should have started at ' || r.dt
-                   ELSE 'has failed at its last run, task ' || r.last_id END),
-       format('SELECT * FROM pg_task_repeating() WHERE id = %s', r.id)
-  FROM here AS h CROSS JOIN LATERAL (
-       SELECT * FROM pg_task_repeating() AS r WHERE h.relid IS NOT NULL OFFSET 0) AS r
- WHERE r.late > '10 min' OR r.last_state = 'FAIL'
+(SELECT 'warning', current_database(), q.queue,
+        format('due tasks: %s, the first since %s', q.due, q.oldest_due),
+        format('SELECT pg_task_why(id) FROM %s WHERE queue = %L AND state = ''PLAN'''
+               ' ORDER BY dt LIMIT 1', h.relid::regclass, q.queue)
+   FROM here AS h CROSS JOIN LATERAL (
+        SELECT * FROM pg_task_queues() AS r WHERE h.relid IS NOT NULL OFFSET 0) AS q
+  WHERE q.oldest_due < clock_timestamp() - interval '10 min'
+  ORDER BY q.oldest_due LIMIT 20)
+ UNION ALL
+(SELECT 'warning', current_database(), r.queue,
+        format('%s %s', coalesce('schedule ' || to_json(r.key), 'a task that repeats'),
+               CASE WHEN r.late > '10 min'
+                    THEN 'should have started at ' || clock_timestamp() - r.late
+                    ELSE format('is %s at its last run, task %s', r.last_state, r.last_id) END),
+        format('SELECT * FROM pg_task_repeating() WHERE id = %s', r.id)
+   FROM here AS h CROSS JOIN LATERAL (
+        SELECT * FROM pg_task_repeating() AS r WHERE h.relid IS NOT NULL OFFSET 0) AS r
+  WHERE r.late > '10 min' OR r.last_state IN ('FAIL', 'GONE')
+  ORDER BY r.late DESC NULLS LAST, r.id LIMIT 20)
  UNION ALL
 SELECT t.level, current_database(), t.queue, t.problem, t.hint
   FROM here AS h CROSS JOIN LATERAL (
        SELECT * FROM pg_task_table_health() AS r WHERE h.relid IS NOT NULL OFFSET 0) AS t)
-SELECT * FROM found AS f ORDER BY array_position('{critical,warning,info}', f.level), 2, 3, 4
+SELECT * FROM found AS f
+ ORDER BY array_position('{critical,warning,info}', f.level), f.datname NULLS FIRST,
+          f.queue NULLS FIRST, f.problem
 $$;
 
 COMMENT ON FUNCTION pg_catalog.pg_task_health() IS

@@ -21,6 +21,7 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/relation.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
@@ -41,15 +42,18 @@
 #include "session/table_access.h"
 #include "shared/task.h"
 #include "task/queue_table.h"
+#include "task/relation.h"
 #include "task/roles.h"
 
 PGDLLEXPORT Datum pg_task_report(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_returns_json(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_paused(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_side_fault(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_report);
 PG_FUNCTION_INFO_V1(pg_task_returns_json);
 PG_FUNCTION_INFO_V1(pg_task_paused);
+PG_FUNCTION_INFO_V1(pg_task_side_fault);
 
 /*
  * So many of the last ids are {recent}: a role to which row security shows few of many rows would
@@ -233,14 +237,46 @@ pg_task_returns_json(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(roles_settings(role).format == RESULT_JSON);
 }
 
+/* The task table of the query that calls a function which is for queries of this file alone. */
+static const TableAccess *
+query_access(void)
+{
+	const TableAccess *access = table_access_current();
+
+	if (access == NULL)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("this function can only be called by reports of pg_task")));
+	return access;
+}
+
 /*
- * pg_task_paused(queues): those of these queues that are paused.  For the queries above alone,
- * which name queues of rows that the caller may see.
+ * pg_task_side_fault(which): why the "queue" or "rate" table beside the task table cannot be used,
+ * as a sentence; NULL: it can.
+ */
+Datum
+pg_task_side_fault(PG_FUNCTION_ARGS)
+{
+	const TableAccess *access = query_access();
+	char *which = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	SideKind kind = strcmp(which, "rate") == 0 ? SIDE_RATE : SIDE_QUEUE;
+	const char *fault;
+	Relation rel = side_table_open(kind, access->relid, access->owner, true, &fault);
+
+	if (rel)
+		relation_close(rel, NoLock);
+	if (fault == NULL)
+		PG_RETURN_NULL();
+	PG_RETURN_TEXT_P(cstring_to_text(fault));
+}
+
+/*
+ * pg_task_paused(queues): those of these queues that are paused.  The query names queues of rows
+ * that the caller may see.
  */
 Datum
 pg_task_paused(PG_FUNCTION_ARGS)
 {
-	const TableAccess *access = table_access_current();
+	const TableAccess *access = query_access();
 	ArrayBuildState *paused = initArrayResult(TEXTOID, CurrentMemoryContext, false);
 	TimestampTz now = GetCurrentTimestamp();
 	QueueRules *rules;
@@ -248,9 +284,6 @@ pg_task_paused(PG_FUNCTION_ARGS)
 	int count;
 	int i;
 
-	if (access == NULL)
-		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-						errmsg("pg_task_paused can only be called by reports of pg_task")));
 	rules = queue_rules_load(access->relid, access->owner);
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), TEXTOID, -1, false, TYPALIGN_INT, &queues, NULL,
 					  &count);

@@ -38,6 +38,9 @@ static struct
 	List *list;			   /* of TaskEvent, in that context */
 } noted;
 
+/* An error is cut at this length: the server has logged all of it. */
+#define ERROR_MAX_BYTES 1024
+
 /* Of each kind: its word in the log, the least pg_task.log that demands it, and its counter. */
 static const struct
 {
@@ -69,6 +72,7 @@ static void
 log_event(const TaskEvent *event)
 {
 	StringInfoData line;
+	int length = 0;
 
 	initStringInfo(&line);
 	appendStringInfo(&line, "pg_task " INT64_FORMAT, event->id);
@@ -82,8 +86,10 @@ log_event(const TaskEvent *event)
 		appendStringInfo(&line, ", %s: %.3f ms",
 						 event->kind == EVENT_STARTED ? "waited" : "duration",
 						 (double) event->elapsed / 1000);
+	if (event->error)
+		length = pg_mbcliplen(event->error, strlen(event->error), ERROR_MAX_BYTES);
 	ereport(LOG_SERVER_ONLY, (errmsg_internal("%s", line.data),
-							  event->error ? errdetail_internal("%s", event->error) : 0,
+							  event->error ? errdetail_internal("%.*s", length, event->error) : 0,
 							  errhidestmt(true), errhidecontext(true)));
 	pfree(line.data);
 }

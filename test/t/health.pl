@@ -34,7 +34,7 @@ sql(q{CREATE ROLE app LOGIN; CREATE ROLE barred LOGIN CONNECTION LIMIT 0; CREATE
 	CREATE ROLE monitor LOGIN IN ROLE pg_read_all_stats; GRANT ALL ON task TO app});
 
 subtest 'all is well' => sub {
-	my @ids = map { insert_task($node, queue => $_, request => 'SELECT 1') } qw(a b c);
+	insert_task($node, queue => $_, request => 'SELECT 1') for qw(a b c);
 	insert_task($node, queue => 'a', request => 'SELECT 1', repeat => '1 day', key => 'fine');
 	insert_task($node, queue => 'a', request => 'SELECT 1', dt => 'infinity');
 	insert_task($node, queue => 'a', request => 'SELECT 1/0') for 1 .. 4;
@@ -65,13 +65,13 @@ subtest 'tasks and schedules of this database' => sub {
 	  'warning, postgres, a, failed within an hour: 5 of 7 tasks',
 	  'warning, postgres, b, due tasks: 1, the first since <time>',
 	  qq{warning, postgres, b, schedule "ends" does not repeat any more: task $ends is FAIL},
-	  qq{warning, postgres, b, schedule "fails" has failed at its last run, task $failed},
+	  qq{warning, postgres, b, schedule "fails" is FAIL at its last run, task $failed},
 	  'warning, postgres, b, schedule "late" should have started at <time>',
 	  'warning, postgres, late, due tasks: 2, the first since <time>',
 	  'info, postgres, closed, due tasks: 1, the first since <time>';
 	is_ill($all, 'all of them');
 	is_ill($all, 'for a role that may read no table', user => 'monitor');
-	is_ill(qq{warning, postgres, b, schedule "fails" has failed at its last run, task $failed},
+	is_ill(qq{warning, postgres, b, schedule "fails" is FAIL at its last run, task $failed},
 		'a role sees its own', user => 'app');
 	for my $hint (split /\n/, sql(q{SELECT hint FROM pg_task_health() WHERE hint LIKE 'SELECT%'}))
 	{
@@ -81,12 +81,60 @@ subtest 'tasks and schedules of this database' => sub {
 	is_ill('', 'they are gone');
 };
 
+subtest 'schedules' => sub {
+	my %row = (queue => 'b', request => 'SELECT 1', repeat => '1 day', dt => '2100-01-01');
+
+	# one without a key, and one that somebody has set up again
+	sql('CREATE ROLE lost LOGIN');
+	my ($bare) = map { insert_task($node, %row, role => 'lost', %$_) } {}, { key => 'again' };
+	sql('DROP ROLE lost');
+	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE state = 'FAIL'});
+	insert_task($node, %row, key => 'again');
+	is_ill("warning, postgres, b, a task does not repeat any more: task $bare is FAIL",
+		'one that nobody has set up again');
+	sql('DELETE FROM task');
+	insert_task($node, %row, key => qq{x"\ncritical}, role => 'barred', dt => '2020-01-01');
+	like(sql(q{SELECT problem FROM pg_task_health() WHERE problem LIKE 'sched%'}),
+		qr/^schedule "x\\"\\ncritical" should have started at 2020/,
+		'the time for which it was planned, in one line');
+	sql('DELETE FROM task');
+};
+
+subtest 'many' => sub {
+	sql(q{INSERT INTO task (queue, request) SELECT 'f' || n % 30, 'SELECT 1/0'
+		FROM generate_series(1, 150) AS n});
+	wait_until($node, q{SELECT count(*) = 150 FROM task WHERE state = 'FAIL'});
+	sql('ALTER TABLE task_queue ALTER max TYPE bigint');
+	wait_until($node, q{SELECT count(*) > 20 FROM pg_task_health()});
+	is(sql(q{SELECT count(*) FROM pg_task_health() WHERE problem LIKE 'failed within an hour%'}), 20,
+		'a part of them is shown');
+	like(sql(q{SELECT string_agg(problem, ' ') FROM (SELECT * FROM pg_task_health() LIMIT 2) AS h}),
+		qr/the queue table cannot be used\. .*"max"/, 'what concerns all comes first');
+	sql('ALTER TABLE task_queue ALTER max TYPE int; TRUNCATE task');
+	is_ill('', 'they are gone');
+};
+
 subtest 'tables' => sub {
 	sql('ALTER TABLE task_queue OWNER TO app');
-	is_ill('warning, postgres, table public.task_queue has another owner than the task table',
-		'the owner of the queue table');
-	sql(sql(q{SELECT hint FROM pg_task_health()}));
-	is_ill('', 'the hint mends it');
+	is_ill('warning, postgres, the queue table cannot be used. '
+			. 'It has another owner than the task table.', 'the owner of the queue table');
+	sql('ALTER TABLE task_queue OWNER TO postgres');
+	is_ill('', 'that is mended');
+};
+
+subtest 'another name, and another table of the usual name' => sub {
+	sql('CREATE DATABASE named');
+	sql(q{ALTER DATABASE named SET pg_task.schema_name = 'jobs'});
+	wait_for_table($node, db => 'named', table => 'jobs.task');
+	sql_in('named', q{CREATE TABLE IF NOT EXISTS public.task (id int, queue text, state text, dt timestamptz);
+		INSERT INTO jobs.task (queue, request, role, dt)
+			VALUES ('late', 'SELECT 1', 'barred', '2020-01-01')});
+	like(sql_in('named', sql_in('named', q{SELECT hint FROM pg_task_health()
+		WHERE problem LIKE 'due tasks%'})), qr/role "barred"/, 'the hint names the task table');
+	sql('ALTER DATABASE named SET pg_task.enabled = off');
+	is_ill('info, named, no task starts: pg_task.enabled is off', 'its scheduler leaves');
+	sql('DROP DATABASE named WITH (FORCE)');
+	is_ill('', 'and its database is gone');
 };
 
 subtest 'databases' => sub {
@@ -113,6 +161,31 @@ subtest 'errors' => sub {
 	wait_until($node, q{SELECT count(*) > 0 FROM pg_task_health()
 		WHERE level = 'warning' AND problem LIKE 'its scheduler had an error at %replica identity%'});
 	pass('an error of the scheduler');
+	sql('DROP PUBLICATION p; TRUNCATE task');
+
+	my $session = open_session($node, 'postgres');
+	$session->query_safe('BEGIN; LOCK TABLE task_queue');
+	is(sql(q{SET statement_timeout = '30 s'; SELECT problem FROM pg_task_health()
+		WHERE problem LIKE 'table %'}),
+		'table public.task_queue is locked, so nothing is known of its tasks',
+		'it does not wait for a lock');
+	$session->query_safe('COMMIT');
+	$session->quit;
+};
+
+subtest 'settings' => sub {
+	my $db = 'SELECT level, datname, problem FROM pg_task_health()';
+
+	set_conf($node, q{pg_task.database = 'template1'});
+	wait_until($node, "$db WHERE datname = 'postgres'",
+		expected => 'critical|postgres|no task starts: no scheduler serves the database');
+	pass('this database is not served');
+	set_conf($node, q{pg_task.database = 'none'});
+	wait_until($node, $db, expected => 'info||no task starts: pg_task.database is none');
+	pass('none is');
+	set_conf($node, 'pg_task.enabled = off');
+	wait_until($node, $db, expected => 'info||no task starts: pg_task.enabled is off');
+	pass('the setting that comes first is named');
 };
 
 done_testing();

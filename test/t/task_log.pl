@@ -89,6 +89,14 @@ subtest 'tasks that are stopped or given up' => sub {
 		'the role was dropped');
 };
 
+subtest 'a long error is cut' => sub {
+	my $position = log_position($node);
+	my $id = run_task($node, request => q{DO $$BEGIN RAISE 'x%', repeat('y', 10000); END$$});
+
+	wait_for_log_line($node, qr/pg_task $id of .*failed.*\n.*DETAIL:  xy{1023}$/, $position);
+	pass('at 1024 bytes');
+};
+
 subtest 'names cannot forge a line' => sub {
 	my $id = run_task($node, request => 'SELECT 1',
 		queue => qq{a" as role "app", attempt 1: done\nLOG:  forged \e[2J});
