@@ -1,7 +1,7 @@
 -- complain if the script is sourced in psql
 \echo Use "CREATE EXTENSION pg_task" to load this file. \quit
 
--- The language of functions that read the task table: src/session/reports.c.
+-- The language of functions that are one statement on the task table: src/session/reports.c.
 CREATE FUNCTION pg_catalog.pg_task_report() RETURNS language_handler
     LANGUAGE c AS 'MODULE_PATHNAME', 'pg_task_report';
 
@@ -10,7 +10,7 @@ COMMENT ON FUNCTION pg_catalog.pg_task_report() IS 'the handler of the language 
 CREATE LANGUAGE pg_task_report HANDLER pg_catalog.pg_task_report;
 
 COMMENT ON LANGUAGE pg_task_report IS
-    'one query on the task table, with the rights that a report of pg_task has';
+    'one statement on the task table, with the rights that a function of pg_task has';
 
 CREATE FUNCTION pg_catalog.pg_task_returns_json(role name, role_id bigint) RETURNS boolean
     LANGUAGE c STABLE STRICT AS 'MODULE_PATHNAME', 'pg_task_returns_json';
@@ -131,6 +131,25 @@ CREATE FUNCTION pg_catalog.pg_task_retry(sqlstate text, since timestamptz,
 
 COMMENT ON FUNCTION pg_catalog.pg_task_retry(text, timestamptz) IS
     'run all tasks again that have failed with this code since then';
+
+CREATE FUNCTION pg_catalog.pg_task_stop_flow(flow text) RETURNS bigint
+    LANGUAGE pg_task_report VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
+UPDATE {table} AS t SET state = 'STOP'
+ WHERE t.flow = $1 AND t.state IN ('PLAN', 'WORK') AND t.id IS DISTINCT FROM pg_task_id(){condition}
+$$;
+
+COMMENT ON FUNCTION pg_catalog.pg_task_stop_flow(text) IS
+    'stop the tasks of a flow that wait or run, but for the one that calls this: how many';
+
+CREATE FUNCTION pg_catalog.pg_task_resume_flow(flow text) RETURNS bigint
+    LANGUAGE pg_task_report VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
+-- What waited for a stopped task is GONE.  What is GONE for another end will be so again.
+UPDATE {table} AS t SET state = 'PLAN'
+ WHERE t.flow = $1 AND (t.state = 'STOP' OR t.state = 'GONE' AND t.sqlstate = 'TK005'){condition}
+$$;
+
+COMMENT ON FUNCTION pg_catalog.pg_task_resume_flow(text) IS
+    'plan the tasks of a flow again that were stopped, and those that waited for them: how many';
 
 CREATE FUNCTION pg_catalog.pg_task_input() RETURNS jsonb
     LANGUAGE c STABLE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'pg_task_input';

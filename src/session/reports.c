@@ -1,10 +1,12 @@
 /*
  * reports.c
- *		The language of functions that read the task table of this database: its name is a setting,
- *		and whose rights they use depends on the caller (table_access.c), so plain SQL cannot.
+ *		The language of functions that are one statement on the task table of this database: its
+ *		name is a setting, and whose rights they use depends on the caller (table_access.c), so
+ *		plain SQL cannot.
  *
- * The text of such a function, in sql/, is one query.  Only superusers may create functions in the
- * language.  Before the query is executed, these names in it are replaced:
+ * The text of such a function, in sql/, is one query, or an UPDATE of states, which returns the
+ * number of rows.  Only superusers may create functions in the language.  Before the text is
+ * executed, these names in it are replaced:
  *
  *		{rows}		the task table, as far as the caller may see it
  *		{figures}	the same; all of it for members of pg_read_all_stats
@@ -13,10 +15,12 @@
  *		{relid}		the oid of the task table
  *		{recent}	the range of the last ids, for BETWEEN
  *		{activity}	what runs of this table, as the caller may see it, as jsonb
+ *		{table}		the task table t of an UPDATE
+ *		{condition}	ends the WHERE of that
  *
  * No backslash may be in it, because standard_conforming_strings may be off.
  *
- * This file changes nothing, and knows no query on the task table.
+ * This file knows no statement on the task table.
  */
 #include "postgres.h"
 
@@ -86,15 +90,17 @@ read_activity(Oid relid)
 static char *
 fill_names(const TableAccess *access, const char *sql)
 {
-	const char *names[] = {"{rows}",  "{figures}", "{readable}", "{sees_all}",
-						   "{relid}", "{recent}",  "{activity}"};
+	const char *names[] = {"{rows}",   "{figures}",	 "{readable}", "{sees_all}", "{relid}",
+						   "{recent}", "{activity}", "{table}",	   "{condition}"};
 	const char *values[] = {access->rows,
 							access->rows,
 							access->readable,
 							access->sees_all ? "true" : "false",
 							psprintf("%u", access->relid),
 							NULL,
-							NULL};
+							NULL,
+							access->table,
+							access->condition};
 	StringInfoData result;
 	int64 low;
 	int64 high;
@@ -194,6 +200,8 @@ pg_task_report(PG_FUNCTION_ARGS)
 	Datum value = (Datum) 0;
 	TableAccess access;
 	Form_pg_proc form;
+	uint64 count;
+	bool writes;
 	bool isnull;
 	char *sql;
 
@@ -214,9 +222,15 @@ pg_task_report(PG_FUNCTION_ARGS)
 	}
 	access = table_access_open(strstr(sql, "{figures}") ? ACCESS_FIGURES : ACCESS_ROWS);
 	check_select(&access);
+	writes = strstr(sql, "{table}") != NULL;
+	if (writes)
+		table_access_check_update(&access, COLUMN_STATE, "change");
 	SPI_connect();
-	(void) table_access_execute(&access, fill_names(&access, sql), options, SPI_OK_SELECT);
-	if (!form->proretset)
+	count = table_access_execute(&access, fill_names(&access, sql), options,
+								 writes ? SPI_OK_UPDATE : SPI_OK_SELECT);
+	if (writes)
+		value = Int64GetDatum((int64) count);
+	else if (!form->proretset)
 		value = first_value(form->prorettype, &fcinfo->isnull);
 	SPI_finish();
 	if (options.dest)

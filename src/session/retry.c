@@ -21,7 +21,6 @@
 #include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
 #include "session/notices.h"
@@ -40,27 +39,6 @@ PG_FUNCTION_INFO_V1(pg_task_retry_all);
 
 /* Rows that one statement plans again. */
 #define BATCH_MAX 1000
-
-/*
- * Raise an error unless the current user may update this column of the table.  The server's own
- * would come with a statement of ours as its context, and without what helps.
- */
-static void
-check_update(const TableAccess *access, TaskColumn which, const char *purpose)
-{
-	Oid relid = access->relid;
-	AttrNumber column = get_attnum(relid, task_columns[which].name);
-
-	if (pg_class_aclcheck(relid, GetUserId(), ACL_UPDATE) == ACLCHECK_OK ||
-		pg_attribute_aclcheck(relid, column, GetUserId(), ACL_UPDATE) == ACLCHECK_OK)
-		return;
-	ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-					errmsg("you may not %s tasks in table %s", purpose, get_rel_name(relid)),
-					errhint("GRANT UPDATE ON %s TO %s",
-							quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
-													   get_rel_name(relid)),
-							quote_identifier(GetUserNameFromId(GetUserId(), false)))));
-}
 
 /* ---- why nothing has changed ---- */
 
@@ -174,7 +152,7 @@ pg_task_cancel(PG_FUNCTION_ARGS)
 	SPIExecuteOptions options = {.params = table_access_param(INT8OID, PG_GETARG_DATUM(0))};
 	bool stopped;
 
-	check_update(&access, COLUMN_STATE, "stop");
+	table_access_check_update(&access, COLUMN_STATE, "stop");
 	SPI_connect();
 	stopped = table_access_execute(&access, psprintf(sql, access.table, access.condition), options,
 								   SPI_OK_UPDATE) > 0;
@@ -204,8 +182,8 @@ begin_retry(const char *states)
 {
 	Retry retry = {.access = table_access_open(ACCESS_ROWS), .states = states};
 
-	check_update(&retry.access, COLUMN_STATE, "retry");
-	check_update(&retry.access, COLUMN_FAILED, "retry");
+	table_access_check_update(&retry.access, COLUMN_STATE, "retry");
+	table_access_check_update(&retry.access, COLUMN_FAILED, "retry");
 	retry.is_owner = has_privs_of_role(GetUserId(), retry.access.owner);
 	return retry;
 }

@@ -309,6 +309,27 @@ table_access_open(AccessKind kind)
 	return access;
 }
 
+/*
+ * Raise an error unless the caller may UPDATE this column of the table.  The server's own
+ * would come with a statement of ours as its context, and without what helps.
+ */
+void
+table_access_check_update(const TableAccess *access, TaskColumn which, const char *purpose)
+{
+	Oid relid = access->relid;
+	AttrNumber column = get_attnum(relid, task_columns[which].name);
+
+	if (pg_class_aclcheck(relid, GetUserId(), ACL_UPDATE) == ACLCHECK_OK ||
+		pg_attribute_aclcheck(relid, column, GetUserId(), ACL_UPDATE) == ACLCHECK_OK)
+		return;
+	ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					errmsg("you may not %s tasks in table %s", purpose, get_rel_name(relid)),
+					errhint("GRANT UPDATE ON %s TO %s",
+							quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
+													   get_rel_name(relid)),
+							quote_identifier(GetUserNameFromId(GetUserId(), false)))));
+}
+
 /* ---- statements ---- */
 
 /* Of the statement that is being executed.  Static, because a function of SQL asks. */

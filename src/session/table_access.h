@@ -16,6 +16,8 @@
 #include "executor/spi.h"
 #include "nodes/params.h"
 
+#include "task/relation.h"
+
 /* What a function tells. */
 typedef enum AccessKind
 {
@@ -37,6 +39,8 @@ typedef struct TableAccess
 
 extern Oid table_access_known(void);
 extern TableAccess table_access_open(AccessKind kind);
+extern void
+table_access_check_update(const TableAccess *access, TaskColumn which, const char *purpose);
 extern const TableAccess *table_access_current(void);
 extern ParamListInfo table_access_param(Oid type, Datum value);
 extern uint64 table_access_execute(const TableAccess *access, const char *sql,

@@ -551,16 +551,43 @@ set_planned_time(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 		set_column(columns, new, COLUMN_PLANNED, (Datum) 0, true);
 }
 
+/* Has the task ended, and not by STOP? */
+static bool
+has_ended(const TriggerRow *row)
+{
+	return !trigger_is_unended(row) && !trigger_has_state(row, "STOP");
+}
+
 /* Does the owner end a task by hand, and does not say when it has ended? */
 static bool
 ends_by_hand(const TriggerRow *old, const TriggerRow *new)
 {
-	if (trigger_same_value(old, new, COLUMN_STATE) ||
-		(!trigger_has_state(new, "DONE") && !trigger_has_state(new, "FAIL") &&
-		 !trigger_has_state(new, "GONE")))
+	if (trigger_same_value(old, new, COLUMN_STATE) || !has_ended(new))
 		return false;
 	return trigger_is_null(new, COLUMN_STOP) ||
 		   (trigger_has_state(old, "PLAN") && trigger_same_value(old, new, COLUMN_STOP));
+}
+
+/* Of statements that would have stopped tasks which have ended. */
+static Notices ended;
+
+/*
+ * STOP is for a task that waits or runs.  Of one that has ended, the state stays, which says how;
+ * the rest of the UPDATE takes place.
+ */
+static void
+keep_end(const TriggerRow *old, const TriggerRow *new, Columns *columns)
+{
+	bool isnull;
+
+	if (!trigger_has_state(new, "STOP") || !has_ended(old))
+		return;
+	set_column(columns, new, COLUMN_STATE, trigger_value(old, COLUMN_STATE, &isnull), false);
+	if (notices_told(&ended) > 0)
+		return;
+	(void) notices_tell(&ended);
+	ereport(NOTICE, (errmsg("a task that has ended keeps its state"),
+					 errhint("STOP is for tasks that are PLAN or WORK.")));
 }
 
 /*
@@ -678,8 +705,8 @@ set_time_of_run(const TriggerRow *old, const TriggerRow *new, const Bitmapset *u
 
 /*
  * Trigger, BEFORE UPDATE of the columns that it looks at, FOR EACH ROW.  Binds a row to its role,
- * writes the times of one that a user stops, plans again or changes, and the task that it watches.
- * Replicated rows have what they have, but for the role.
+ * lets one that has ended not be stopped, writes the times of one that a user stops, plans again or
+ * changes, and the task that it watches.  Replicated rows have what they have, but for the role.
  */
 Datum
 pg_task_timed(PG_FUNCTION_ARGS)
@@ -698,6 +725,7 @@ pg_task_timed(PG_FUNCTION_ARGS)
 	set_binding(&old, &new, &columns);
 	if (SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA && !after_is_marking(new.rel))
 	{
+		keep_end(&old, &new, &columns);
 		set_times(&old, &new, &columns);
 		set_cron_time(&old, &new, &columns);
 		set_time_of_run(&old, &new, data->tg_updatedcols, &columns);

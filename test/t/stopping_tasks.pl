@@ -130,6 +130,28 @@ subtest 'a stopped task is planned again' => sub {
 		'the next task of its queue starts when it has ended');
 };
 
+# What a task has become is not overwritten.
+subtest 'a task that has ended keeps its state' => sub {
+	sql('TRUNCATE task');
+	insert_task($node, request => 'SELECT 1', state => $_, sqlstate => $_) for qw(DONE FAIL GONE STOP);
+	my $wait = insert_task($node, request => 'SELECT 1', dt => 'infinity', sqlstate => 'PLAN');
+	my $states = q{SELECT string_agg(concat_ws(' ', sqlstate, state, priority), ', ' ORDER BY id)
+		FROM task};
+	my $notice = "NOTICE:  a task that has ended keeps its state\n"
+		. 'HINT:  STOP is for tasks that are PLAN or WORK.';
+
+	is(notices_of('postgres', q{WITH u AS (UPDATE task SET state = 'STOP', priority = 7
+			WHERE sqlstate <> 'PLAN' RETURNING state)
+			SELECT count(*) FROM u WHERE state = 'STOP'}), $notice, 'one notice for a statement');
+	is(sql($states), 'DONE DONE 7, FAIL FAIL 7, GONE GONE 7, STOP STOP 7, PLAN PLAN 0',
+		'all else of the UPDATE is written');
+	is(notices_of('postgres', "UPDATE task SET state = 'STOP' WHERE id = $wait"), '',
+		'no notice of one that waits');
+	sql("UPDATE task SET state = 'FAIL' WHERE state = 'DONE'");
+	like(sql($states), qr/^DONE FAIL 7, .* PLAN STOP 0$/, 'the owner sets other states');
+	sql('TRUNCATE task');
+};
+
 # Only a commit stops a task.  Two tasks run; whatever is rolled back has no effect on them.
 subtest 'only a commit stops a task' => sub {
 	my ($one, $two) = map { start_task($_) } qw(one two);

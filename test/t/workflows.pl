@@ -488,6 +488,48 @@ subtest 'notify' => sub {
 	pass('rows that have bypassed the trigger');
 };
 
+subtest 'a flow is stopped and resumed' => sub {
+	my $states = sub { return sql(q{SELECT string_agg(step || ' ' || state, ', ' ORDER BY step)
+		FROM task WHERE flow = 'halt' AND state <> 'DONE'}) };
+
+	sql('TRUNCATE task; TRUNCATE gate; CREATE ROLE creator LOGIN CREATEDB;
+		CREATE ROLE reader LOGIN; GRANT SELECT ON task TO reader;
+		GRANT SELECT, INSERT, UPDATE (flow) ON task TO creator;
+		GRANT CONNECT ON DATABASE postgres TO reader, creator');
+	sql_as('ann', q{INSERT INTO task (flow, step, needs, request) VALUES
+		('halt', 'a', NULL, 'SELECT 1'), ('halt', 'b', '{a}', 'SELECT hold(''halt'')'),
+		('halt', 'c', '{b}', 'SELECT 1'), ('halt', 'd', '{c}', 'SELECT 1'),
+		('other', 'a', NULL, 'SELECT hold(''halt'')')});
+	sql_as('bob', q{INSERT INTO task (flow, dt, request) VALUES ('halt', 'infinity', 'SELECT 1')});
+	wait_for_running($node, 2, event => 'PgSleep');
+	for my $call (q{pg_task_stop_flow('halt')}, q{pg_task_resume_flow('halt')})
+	{
+		is(sqlstate_of($_, "SELECT $call"), '42501', "$call: not without the right") for qw(reader creator);
+	}
+	is(sql_as('ann', q{SELECT pg_task_stop_flow('halt'), pg_task_stop_flow('none')}), '3|0',
+		'what waits and runs is stopped');
+	wait_until($node, q{SELECT stop IS NOT NULL FROM task WHERE flow = 'halt' AND step = 'b'});
+	is($states->(), 'b STOP, c STOP, d STOP', 'and no more');
+	is(sql_as('ann', q{SELECT pg_task_stop_flow('halt')}), 0, 'once');
+	is(count_of($node, q{state = 'WORK' AND flow = 'other' OR state = 'PLAN' AND role = 'bob'}), 2,
+		'nor other flows, or tasks of others');
+
+	is(sql_as('ann', q{SELECT pg_task_resume_flow('halt')}), 3, 'they are resumed');
+	wait_for_running($node, 2, event => 'PgSleep');
+	is($states->(), 'b WORK, c PLAN, d PLAN', 'and wait as before');
+	sql_as('ann', q{UPDATE task SET state = 'STOP' WHERE flow = 'halt' AND step = 'b'});
+	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE flow = 'halt' AND state = 'GONE'});
+	is(sql_as('ann', q{SELECT pg_task_resume_flow('halt')}), 3,
+		'with those that are GONE because one was stopped');
+	open_gate($node, 'halt');
+	wait_until($node, q{SELECT count(*) = 4 FROM task WHERE flow = 'halt' AND state = 'DONE'});
+
+	my $id = run_task($node, flow => 'halt', role => 'bob',
+		request => q{SELECT pg_task_stop_flow('halt')});
+
+	is(task($node, $id, 'state, response'), 'DONE|1', 'a task of the flow does not stop itself');
+};
+
 # A task may have any number of attempts, and is interrupted now and then.
 subtest 'interrupted after many attempts' => sub {
 	my $id = run_task($node, attempt => 99,
