@@ -69,6 +69,13 @@ CREATE FUNCTION pg_catalog.pg_task_cancel(id bigint) RETURNS boolean
 COMMENT ON FUNCTION pg_catalog.pg_task_cancel(bigint) IS
     'stop a task, whether it waits or runs; false if there is none';
 
+CREATE FUNCTION pg_catalog.pg_task_interrupt(id bigint, attempt integer DEFAULT NULL)
+    RETURNS boolean
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pg_task_interrupt';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_interrupt(bigint, integer) IS
+    'interrupt the run of a task, or only this attempt, which has failed then; false if there is none';
+
 CREATE FUNCTION pg_catalog.pg_task_next(cron text, after timestamptz DEFAULT now(),
                                         timezone text DEFAULT current_setting('TimeZone'))
     RETURNS timestamptz

@@ -206,14 +206,14 @@ run_member(Batch *batch)
 }
 
 /*
- * A member has failed, or (NULL) the commit of all: reset what that has changed in the process, and
- * roll it back, down to this level.  The error is not reported: it is again if a task fails alone.
+ * A member has failed, or the commit of all: reset what that has changed in the process, and roll
+ * it back, down to this level.  The error is not reported: it is again if a task fails alone.
  */
 static void
-roll_back(const SharedTask *member, int level)
+roll_back(int level)
 {
 	HOLD_INTERRUPTS();
-	run_reset_process(member);
+	run_reset_process();
 	MemoryContextSwitchTo(batches.context);
 	FlushErrorState();
 	run_abort(level);
@@ -235,17 +235,17 @@ try_member(Batch *batch)
 	context_begin(&callback, task);
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(batches.request);
-	run_allow_cancel(true);
+	run_allow_cancel();
 	PG_TRY();
 	{
 		run_member(batch);
-		run_allow_cancel(false);
+		run_forbid_cancel();
 		ReleaseCurrentSubTransaction();
 		done = true;
 	}
 	PG_CATCH();
 	{
-		roll_back(task, level);
+		roll_back(level);
 	}
 	PG_END_TRY();
 	error_context_stack = callback.previous;
@@ -283,10 +283,8 @@ commit_batch(Batch *batch)
 	QueryCancelPending = false;
 	MemoryContextSwitchTo(batches.request);
 	run_start_timer(clock_mono(), WRITING_MAX_US);
-	run_allow_cancel(true);
 	if (!write_back_batch(batch->tasks, batch->results, batch->count))
 		elog(ERROR, "a member of the batch cannot be written");
-	run_allow_cancel(false);
 	run_stop_timer();
 	CHECK_FOR_INTERRUPTS();
 	CommitTransactionCommand();
@@ -308,7 +306,7 @@ execute_batch(Batch *batch)
 	}
 	PG_CATCH();
 	{
-		roll_back(NULL, 0);
+		roll_back(0);
 	}
 	PG_END_TRY();
 	run_stop_timer();

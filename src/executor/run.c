@@ -112,8 +112,6 @@ static struct
 	volatile sig_atomic_t yields;
 
 	volatile sig_atomic_t cancellable; /* a request is running that SIGINT may cancel */
-	volatile sig_atomic_t cancelled;   /* a user has cancelled it */
-	TaskRun cancel_again;			   /* of this run a user has cancelled an earlier try */
 } runs;
 
 /* SIGUSR2: the running task has timed out. */
@@ -142,21 +140,23 @@ look_at_wait(void)
 }
 
 /*
- * SIGINT: a user cancels the running request, or the scheduler cancels a task.  The scheduler's
- * signal is for a task with "cancelled": if that one has ended in the meantime, the next one
- * continues.  The server's statement_timeout and lock_timeout come as SIGINT, too.
+ * SIGINT: a user cancels the running request by the pid of the process, or a task is to end.  Then
+ * the signal is for a task with "cancelled" or "interrupted": if that one has ended in the
+ * meantime, the next one continues.  The server's statement_timeout and lock_timeout come as
+ * SIGINT, too.
  */
 static void
 handle_cancel(SIGNAL_ARGS)
 {
 	bool sent = MyExecutor->cancel_sent;
+	SharedTask *task = slot_running();
 
 	MyExecutor->cancel_sent = false;
-	if (!runs.cancellable || (sent && !slot_is_cancelled()))
+	if (!runs.cancellable || (sent && !task->cancelled && !task->interrupted))
 		return;
 	if (!sent && !get_timeout_indicator(STATEMENT_TIMEOUT, false) &&
 		!get_timeout_indicator(LOCK_TIMEOUT, false))
-		runs.cancelled = true;
+		task->interrupted = true;
 	StatementCancelHandler(COMPAT_SIGNAL_PASS);
 }
 
@@ -237,13 +237,25 @@ has_yielded(void)
 	return runs.yields && geterrcode() == ERRCODE_QUERY_CANCELED;
 }
 
-/* Allow SIGINT to cancel what runs now, or not. */
+/*
+ * From now on SIGINT cancels what runs.  If it came before, or has ended an earlier try of the run,
+ * in a batch, that is made up for.
+ */
 void
-run_allow_cancel(bool allow)
+run_allow_cancel(void)
 {
-	if (allow)
-		runs.cancelled = false;
-	runs.cancellable = allow;
+	runs.cancellable = true;
+	if (slot_running()->interrupted)
+		InterruptPending = QueryCancelPending = true;
+}
+
+/* What ran has succeeded: SIGINT cancels nothing more, and nothing is made up for. */
+void
+run_forbid_cancel(void)
+{
+	runs.cancellable = false;
+	CHECK_FOR_INTERRUPTS();
+	slot_running()->interrupted = false;
 }
 
 static void
@@ -428,18 +440,12 @@ commit_success(Run *run)
 	}
 }
 
-/*
- * An error has ended what ran: reset what that has changed in the process.  "again" is a member of
- * a batch that is run again, alone, or NULL: if a user has cancelled it, that run is cancelled,
- * too.
- */
+/* An error has ended what ran: reset what that has changed in the process. */
 void
-run_reset_process(const SharedTask *again)
+run_reset_process(void)
 {
 	Assert(InterruptHoldoffCount > 0);
 	runs.cancellable = false;
-	if (again && runs.cancelled)
-		runs.cancel_again = again->run;
 	running_end(NULL);
 	client_end();
 	owner_abandon();
@@ -481,7 +487,7 @@ catch_error(Run *run)
 	ErrorData *error;
 
 	HOLD_INTERRUPTS();
-	run_reset_process(NULL);
+	run_reset_process();
 	MemoryContextSwitchTo(runs.context);
 	note_commits(run);
 	run->block_ends = run->request.in_block && geterrcode() == ERRCODE_ACTIVE_SQL_TRANSACTION;
@@ -590,12 +596,7 @@ try_run(Run *run)
 	run->result = (TaskResult){0};
 	run->committed = run->block_ends = run->not_begun = run->is_done = run->yields = false;
 	run_start_timer(MyExecutor->taken_at, show_timeout(run->task));
-	run_allow_cancel(true);
-	if (task_same_run(runs.cancel_again, run->task->run))
-	{
-		runs.cancel_again = (TaskRun){0};
-		InterruptPending = QueryCancelPending = true;
-	}
+	run_allow_cancel();
 	PG_TRY();
 	{
 		execute_try(run);

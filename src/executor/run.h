@@ -27,10 +27,11 @@ extern RunEnd run_task(const SharedTask *task, bool *clean);
 /* For batch.c. */
 extern void run_start_timer(MonoTime started, int64 limit);
 extern void run_stop_timer(void);
-extern void run_allow_cancel(bool allow);
+extern void run_allow_cancel(void);
+extern void run_forbid_cancel(void);
 extern void
 run_request(Request *request, const Jsonb *input, TaskResult *result, MemoryContext memory);
-extern void run_reset_process(const SharedTask *again);
+extern void run_reset_process(void);
 extern void run_abort(int level);
 extern bool run_clean_up(void);
 

@@ -38,6 +38,13 @@ slot_set_failure(int sqlstate, const char *error, TaskLeft left)
 	MyExecutor->failure.left = left;
 }
 
+/* The running task, or the one that has run last. */
+SharedTask *
+slot_running(void)
+{
+	return &MyExecutor->ring[(MyExecutor->taken - 1) % SHARED_RING];
+}
+
 /*
  * Has the scheduler cancelled the running task?  "cancelled" is read without the lock, because the
  * SIGINT handler calls this.  It is never reset while the task is in the ring.
@@ -45,7 +52,7 @@ slot_set_failure(int sqlstate, const char *error, TaskLeft left)
 bool
 slot_is_cancelled(void)
 {
-	return MyExecutor->ring[(MyExecutor->taken - 1) % SHARED_RING].cancelled;
+	return slot_running()->cancelled;
 }
 
 /* Copy the request of a task and its input from the ring, where they are. */
@@ -75,7 +82,7 @@ slot_count_waiting(void)
 /*
  * Take the next task from the ring, beside those that were taken and have not been reported.  NULL:
  * there is none, or "wanted" says no.  The entry in the ring is not copied: until it is reported
- * nobody changes it, but for "cancelled".
+ * nobody changes it, but for "cancelled" and "interrupted".
  */
 const SharedTask *
 slot_take(bool (*wanted)(const SharedTask *task, const void *arg), const void *arg)

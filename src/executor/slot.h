@@ -17,6 +17,7 @@ extern const SharedTask *
 slot_take(bool (*wanted)(const SharedTask *task, const void *arg), const void *arg);
 extern void slot_untake(int count);
 extern void slot_report(const int64 *elapsed, int count);
+extern SharedTask *slot_running(void);
 extern bool slot_is_cancelled(void);
 extern void slot_set_failure(int sqlstate, const char *error, TaskLeft left);
 extern void slot_wait(long ms);

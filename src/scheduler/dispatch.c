@@ -526,7 +526,7 @@ make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *tas
 				   dependents_is_watched(claim->run.id);
 	task->elapsed = 0;
 	task->trusted = entry->trusted;
-	task->cancelled = false;
+	task->cancelled = task->interrupted = false;
 	task->format = -1;
 	if (claim->format)
 		task->format = settings_format(claim->format);

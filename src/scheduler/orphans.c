@@ -21,8 +21,6 @@
  */
 #include "postgres.h"
 
-#include <signal.h>
-
 #include "lib/pairingheap.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
@@ -38,6 +36,7 @@
 #include "scheduler/refused.h"
 #include "scheduler/work.h"
 #include "shared/crash.h"
+#include "shared/slots.h"
 #include "task/events.h"
 #include "task/outcome.h"
 #include "task/rows_sql.h"
@@ -707,9 +706,7 @@ list_held_runs(TaskRun **runs)
 
 /*
  * The row of a run was changed: cancel the run.  An executor does not begin a task with
- * "cancelled"; if it is running already, it gets SIGINT.  The flag tells the executor that the
- * signal is for this task and no other.  The release of a slot changes "proc" under the slot's
- * lock, too, so the signal cannot reach another process.
+ * "cancelled"; if it is running already, it gets SIGINT.
  */
 static void
 cancel_run(PoolExecutor *executor, TaskRun run)
@@ -725,11 +722,7 @@ cancel_run(PoolExecutor *executor, TaskRun run)
 		if (!task_same_run(task->run, run))
 			continue;
 		task->cancelled = true;
-		if (i + 1 == slot->taken && slot->proc != SHARED_NO_PROC)
-		{
-			slot->cancel_sent = true;
-			(void) kill(slot->pid, SIGINT);
-		}
+		executor_slot_signal(slot, i);
 	}
 	LWLockRelease(slot->lock);
 }

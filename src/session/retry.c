@@ -1,7 +1,7 @@
 /*
  * retry.c
  *		pg_task_cancel and pg_task_retry: stop tasks, or run them again that have failed, if the
- *		caller may UPDATE them.
+ *		caller may UPDATE them; pg_task_interrupt: end one run, if he may signal its process.
  *
  * Rows are planned again in batches, each in a subtransaction: a key may be taken by a row that the
  * caller cannot see, so only the unique index knows.  A batch that it refuses is halved, until the
@@ -13,6 +13,7 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "catalog/pg_authid.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fmgr.h"
@@ -26,14 +27,17 @@
 #include "session/notices.h"
 #include "session/result_set.h"
 #include "session/table_access.h"
+#include "shared/slots.h"
 #include "task/relation.h"
 #include "task/subtransaction.h"
 
 PGDLLEXPORT Datum pg_task_cancel(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_interrupt(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_retry(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_retry_all(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_cancel);
+PG_FUNCTION_INFO_V1(pg_task_interrupt);
 PG_FUNCTION_INFO_V1(pg_task_retry);
 PG_FUNCTION_INFO_V1(pg_task_retry_all);
 
@@ -160,6 +164,52 @@ pg_task_cancel(PG_FUNCTION_ARGS)
 		tell_not_stopped(&access, PG_GETARG_INT64(0));
 	SPI_finish();
 	PG_RETURN_BOOL(stopped);
+}
+
+/* ---- pg_task_interrupt ---- */
+
+/* May the caller interrupt a run of this role: as its process, or as the owner of the table? */
+static bool
+may_interrupt(Oid role, Oid relid)
+{
+	Oid caller = GetUserId();
+
+	if (superuser_arg(role))
+		return superuser();
+	return has_privs_of_role(caller, role) || has_privs_of_role(caller, ROLE_PG_SIGNAL_BACKEND) ||
+		   has_privs_of_role(caller, relation_owner(relid));
+}
+
+/*
+ * pg_task_interrupt(id, attempt): interrupt the run of a task of this database, if it runs in this
+ * attempt, or (NULL) in any.  Returns whether there was one; of runs that the caller may not
+ * interrupt he is not told.
+ */
+Datum
+pg_task_interrupt(PG_FUNCTION_ARGS)
+{
+	bool interrupted = false;
+	int attempt = PG_ARGISNULL(1) ? 0 : PG_GETARG_INT32(1);
+	Oid relid;
+	int64 id;
+	int i;
+
+	shared_require();
+	if (PG_ARGISNULL(0))
+		PG_RETURN_NULL();
+	id = PG_GETARG_INT64(0);
+	relid = table_access_known();
+	for (i = 0; i < Shared->nexecutors && OidIsValid(relid); i++)
+	{
+		SharedExecutor *slot = &Shared->executors[i];
+		Oid role = executor_slot_interrupt(slot, relid, id, attempt, InvalidOid);
+
+		if (OidIsValid(role) && may_interrupt(role, relid))
+			interrupted |= executor_slot_interrupt(slot, relid, id, attempt, role) == role;
+	}
+	if (!interrupted && notices_told(&unchanged) < NOTICES_MAX)
+		tell_unchanged(id, "interrupted", "it does not run, or you may not interrupt it", NULL);
+	PG_RETURN_BOOL(interrupted);
 }
 
 /* ---- pg_task_retry ---- */

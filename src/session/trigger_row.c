@@ -125,17 +125,8 @@ trigger_after(const TriggerRow *row, AfterIds *after)
 Oid
 trigger_table_owner(Relation rel)
 {
-	HeapTuple tuple;
-	Oid owner;
-
-	if (!rel->rd_rel->relispartition)
-		return rel->rd_rel->relowner;
-	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(trigger_root_table(rel)));
-	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for relation %u", trigger_root_table(rel));
-	owner = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
-	ReleaseSysCache(tuple);
-	return owner;
+	return rel->rd_rel->relispartition ? relation_owner(trigger_root_table(rel))
+									   : rel->rd_rel->relowner;
 }
 
 /* ---- the sequence ---- */

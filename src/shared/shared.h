@@ -266,6 +266,13 @@ typedef struct SharedTask
 	bool cancelled;
 
 	/*
+	 * A user interrupts this run, which has failed then.  Written by his backend under the
+	 * executor's lock, and by the executor's SIGINT handler without; read and cleared by the
+	 * executor without it.
+	 */
+	bool interrupted;
+
+	/*
 	 * How long the run took (us).  Written by the executor under its lock before it moves "done".
 	 * The scheduler reads it without the lock once it has seen the new "done" under the lock: then
 	 * the executor does not write it any more.
@@ -342,8 +349,8 @@ typedef struct SharedExecutor
 	bool batches;	  /* tasks were assigned whose queue has batches; it remains so */
 
 	/*
-	 * The scheduler has sent SIGINT for a task with "cancelled".  Written under the lock, but the
-	 * executor's SIGINT handler reads and clears it without the lock.
+	 * SIGINT was sent for a task with "cancelled" or "interrupted".  Written under the lock, but
+	 * the executor's SIGINT handler reads and clears it without the lock.
 	 */
 	bool cancel_sent;
 

@@ -41,6 +41,8 @@
  */
 #include "postgres.h"
 
+#include <signal.h>
+
 #include "storage/condition_variable.h"
 #include "storage/proc.h"
 
@@ -467,6 +469,47 @@ executor_slot_of_leader(void)
 			result = &Shared->executors[i];
 	LWLockRelease(Shared->directory);
 	return result;
+}
+
+/*
+ * An executor is to end a run, as a flag of the task in its ring says: if that is the running one,
+ * send SIGINT.  The flag tells the executor that the signal is for this task and no other.  The
+ * release of a slot changes "proc" under the slot's lock, too, so the signal cannot reach another
+ * process.
+ */
+void
+executor_slot_signal(SharedExecutor *slot, uint32 position)
+{
+	Assert(LWLockHeldByMeInMode(slot->lock, LW_EXCLUSIVE));
+	if (position + 1 != slot->taken || slot->proc == SHARED_NO_PROC)
+		return;
+	slot->cancel_sent = true;
+	(void) kill(slot->pid, SIGINT);
+}
+
+/*
+ * For which role does this executor run the task of this table in this attempt, or (0) in any?
+ * InvalidOid: it does not.  If it is "role", interrupt the run.
+ */
+Oid
+executor_slot_interrupt(SharedExecutor *slot, Oid relid, int64 id, int attempt, Oid role)
+{
+	SharedTask *task;
+	Oid found = InvalidOid;
+
+	LWLockAcquire(slot->lock, LW_EXCLUSIVE);
+	task = &slot->ring[(slot->taken - 1) % SHARED_RING];
+	if (slot->database == MyDatabaseId && slot->proc != SHARED_NO_PROC &&
+		slot->taken != slot->done && task->relid == relid && task->run.id == id &&
+		(attempt == 0 || task->run.attempt == attempt))
+		found = task->role;
+	if (OidIsValid(found) && found == role)
+	{
+		task->interrupted = true;
+		executor_slot_signal(slot, slot->taken - 1);
+	}
+	LWLockRelease(slot->lock);
+	return found;
 }
 
 /*

@@ -47,6 +47,9 @@ extern bool executor_slot_retire(SharedExecutor *me);
 extern void executor_slot_release(SharedExecutor *me);
 extern void executor_slot_forget(SharedExecutor *slot, uint32 generation);
 extern SharedExecutor *executor_slot_of_leader(void);
+extern Oid
+executor_slot_interrupt(SharedExecutor *slot, Oid relid, int64 id, int attempt, Oid role);
+extern void executor_slot_signal(SharedExecutor *slot, uint32 position);
 extern bool executor_slot_own_task(int64 *id, TimestampTz *planned);
 
 #endif /* PG_TASK_SLOTS_H */

@@ -150,19 +150,26 @@ relation_parents(Oid relid)
 	return parents;
 }
 
+/* The owner of a relation; InvalidOid: there is none.  Takes no lock. */
+Oid
+relation_owner(Oid relid)
+{
+	HeapTuple tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	Oid owner = InvalidOid;
+
+	if (HeapTupleIsValid(tuple))
+	{
+		owner = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
+		ReleaseSysCache(tuple);
+	}
+	return owner;
+}
+
 /* Is there such a relation, of this owner?  Takes no lock. */
 bool
 relation_is_owned_by(Oid relid, Oid owner)
 {
-	HeapTuple tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	bool owned = false;
-
-	if (HeapTupleIsValid(tuple))
-	{
-		owned = ((Form_pg_class) GETSTRUCT(tuple))->relowner == owner;
-		ReleaseSysCache(tuple);
-	}
-	return owned;
+	return OidIsValid(owner) && relation_owner(relid) == owner;
 }
 
 /*

@@ -138,6 +138,63 @@ subtest 'pg_cancel_backend does not stop a task' => sub {
 	is(task($node, $id, 'state'), 'DONE', 'pg_cancel_backend: an idle executor ignores it');
 };
 
+# As pg_cancel_backend, but by the id: whatever the process runs by then, no other run has failed.
+subtest 'pg_task_interrupt ends one run' => sub {
+	sql(q{CREATE ROLE ann LOGIN; CREATE ROLE boss LOGIN IN ROLE ann; CREATE ROLE bob LOGIN;
+		CREATE ROLE keeper LOGIN IN ROLE ann; CREATE ROLE police LOGIN IN ROLE pg_signal_backend});
+	sql('ALTER ROLE keeper NOINHERIT; ALTER TABLE task OWNER TO keeper;
+		GRANT SELECT, INSERT, UPDATE, DELETE ON task TO ann, bob; TRUNCATE task');
+	my $interrupt = sub {
+		my ($user, $of, @attempt) = @_;
+		return sql_as($user, "SELECT pg_task_interrupt($of" . join('', map { ", $_" } @attempt) . ')');
+	};
+	my $failed = sub { wait_until($node, "SELECT state = 'FAIL' AND sqlstate = '57014' FROM task
+		WHERE id = $_[0]"); pass("$_[1]: it has failed") };
+
+	for my $user (qw(ann boss keeper police postgres))
+	{
+		$id = start_task(role => 'ann', request => 'SELECT pg_sleep(600)');
+		is($interrupt->('bob', $id), 'f', 'not by others');
+		is(notices_of('bob', "SELECT pg_task_interrupt($id)"), "NOTICE:  task $id is not interrupted: "
+			. 'it does not run, or you may not interrupt it', 'who learn nothing');
+		is($interrupt->($user, $id, 2), 'f', 'not another attempt');
+		is($interrupt->($user, $id, 1), 't', "$user may");
+		$failed->($id, $user);
+		is($interrupt->($user, $id), 'f', 'once');
+	}
+	sql('ALTER TABLE task OWNER TO postgres');
+	wait_for_table($node);
+	$id = start_task(request => 'SELECT pg_sleep(600)');
+	is($interrupt->($_, $id), 'f', "$_: not a superuser's") for qw(police keeper ann);
+	is($interrupt->('postgres', $id), 't', 'but the superuser');
+	$failed->($id, 'superuser');
+	is(sql('SELECT pg_task_interrupt(NULL)'), '', 'NULL');
+
+	# members of batches, and others; the last of them are interrupted when the next begin
+	sql(q{TRUNCATE task RESTART IDENTITY; TRUNCATE stopped, gate;
+		INSERT INTO task_queue (queue, batch) VALUES ('alone', 1);
+		INSERT INTO task (queue, retry, request) SELECT CASE n % 2 WHEN 1 THEN 'alone' ELSE 'batch' END,
+			0, CASE WHEN n <= 4 THEN 'SELECT hold(''interrupt'')' ELSE 'SELECT pg_sleep(0.001)' END
+			FROM generate_series(1, 6000) AS n});
+	wait_for_running($node, 4);
+	my $file = $node->basedir . '/interrupt.sql';
+	append_to_file($file, q{WITH r AS MATERIALIZED (SELECT id, attempt FROM pg_task_activity()),
+		i AS MATERIALIZED (SELECT id, pg_task_interrupt(id) AS done
+			FROM (SELECT id - generate_series(0, 2) AS id FROM r) AS n)
+		INSERT INTO stopped SELECT id FROM i WHERE done;});
+	my $bench = IPC::Run::start([ 'pgbench', '-n', '-c', '2', '-T', '60', '-f', $file, '-h',
+		$node->host, '-p', $node->port, 'postgres' ], '>', \my $out, '2>', \my $err);
+	wait_until($node, q{SELECT count(*) = 4 FROM task WHERE id <= 4 AND state = 'FAIL'});
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
+	$bench->kill_kill;
+	is(sql(q{SELECT string_agg(DISTINCT concat_ws(' ', state, sqlstate), ', ') FROM task}),
+		'DONE, FAIL 57014', 'each is done or interrupted');
+	is(count_of($node, q{state = 'FAIL' AND id NOT IN (SELECT task FROM stopped)}), 0,
+		'no other one was interrupted');
+	cmp_ok(count_of($node, q{state = 'FAIL'}), '>', 20, 'many were');
+	sql('TRUNCATE gate');
+};
+
 # Now without the trigger: the periodic scan finds running tasks whose rows have another state.
 subtest 'changes without a hint' => sub {
 	set_conf($node, "pg_task.period = '200 ms'");
