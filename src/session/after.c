@@ -2,7 +2,8 @@
  * after.c
  *		The tasks for which a row waits: checks the column "after", or finds the tasks of the
  *		steps in "needs", and chooses the first task that the row watches.  Marks the rows that wait
- *		for a task which is removed before it is DONE.
+ *		for a task which is removed before it is DONE.  With the same rights as tasks by their ids,
+ *		it finds a chain that a new row would double.
  *
  * A user may wait for rows that he sees.  They are read with the rights of the current user, as by
  * a query of his, and those that are not DONE are locked as by a foreign key: who removes one waits
@@ -76,12 +77,13 @@ typedef struct KeptPlan
 } KeptPlan;
 
 /*
- * Those of the statements that read the tasks by their ids and by their steps, and that find and
- * mark rows that wait for a removed task.  Static, because they are kept from one row to the next:
+ * Those of the statements that read the tasks by their ids, steps and keys, and that find and mark
+ * rows that wait for a removed task.  Static, because they are kept from one row to the next:
  * with the plan an INSERT of many rows takes half of the time.
  */
 static KeptPlan reader;
 static KeptPlan step_reader;
+static KeptPlan chain_reader;
 static KeptPlan finder;
 static KeptPlan marker;
 
@@ -374,6 +376,40 @@ after_watch(const TriggerRow *row, bool check, int64 *watched)
 	*watched = choose_watched(row, COLUMN_AFTER, count, check);
 	SPI_finish();
 	return true;
+}
+
+/* ---- the column "key" ---- */
+
+/*
+ * Find a task that repeats, waits or runs, and has the key of this row, but another queue, as the
+ * current user sees it.  Returns both in words; NULL: there is none.
+ */
+char *
+after_find_chain(const TriggerRow *row)
+{
+	Oid types[] = {TEXTOID, TEXTOID};
+	MemoryContext caller = CurrentMemoryContext;
+	char *found = NULL;
+	Datum values[2];
+	bool isnull;
+
+	values[0] = trigger_value(row, COLUMN_KEY, &isnull);
+	values[1] = trigger_value(row, COLUMN_QUEUE, &isnull);
+	SPI_connect();
+	if (execute_kept(
+			&chain_reader,
+			"SELECT pg_catalog.format('task %%s of queue \"%%s\"', t.id, t.queue)"
+			"  FROM %s AS t"
+			" WHERE t.key OPERATOR(pg_catalog.=) $1"
+			"   AND t.queue OPERATOR(pg_catalog.<>) $2"
+			"   AND t.state OPERATOR(pg_catalog.=)"
+			"       ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK'])"
+			"   AND (t.repeat IS NOT NULL OR t.cron IS NOT NULL) AND t.next IS NULL LIMIT 1",
+			trigger_root_table(row->rel), 2, types, values, false) > 0)
+		found = MemoryContextStrdup(caller,
+									SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
+	SPI_finish();
+	return found;
 }
 
 /* ---- the column "needs" ---- */

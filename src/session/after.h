@@ -11,6 +11,7 @@
 
 extern bool after_needs(const TriggerRow *row, Datum *after, int64 *watched);
 extern bool after_watch(const TriggerRow *row, bool check, int64 *watched);
+extern char *after_find_chain(const TriggerRow *row);
 extern bool after_is_marking(Relation rel);
 
 #endif /* PG_TASK_AFTER_H */

@@ -821,6 +821,33 @@ pg_task_planned(PG_FUNCTION_ARGS)
 
 /* ---- a new row ---- */
 
+/* Of rows for which another chain was looked for; NOTICES_MAX: no more are. */
+static Notices doubled;
+
+/*
+ * A key is unique in its queue: a schedule that is set up again in another queue would run twice.
+ * Tell that of the first such row of a statement, among those for which it is looked up.
+ */
+static void
+tell_doubled(const TriggerRow *row)
+{
+	const char *other;
+
+	if (!trigger_repeats(row) || trigger_is_null(row, COLUMN_KEY) ||
+		SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA ||
+		notices_told(&doubled) == NOTICES_MAX ||
+		pg_class_aclcheck(trigger_root_table(row->rel), GetUserId(), ACL_SELECT) != ACLCHECK_OK)
+		return;
+	(void) notices_tell(&doubled);
+	other = after_find_chain(row);
+	if (other == NULL)
+		return;
+	doubled.told = NOTICES_MAX;
+	ereport(NOTICE, (errmsg("another schedule has this key: %s", other),
+					 errdetail("A key is unique in its queue."),
+					 errhint("To move a schedule, UPDATE the queue of that task, or stop it.")));
+}
+
 /* Check a new row, and record what the scheduler must know of it. */
 static void
 finish_new_row(const TriggerRow *row)
@@ -831,7 +858,10 @@ finish_new_row(const TriggerRow *row)
 	{
 		check_row(NULL, row);
 		if (trigger_has_state(row, "PLAN"))
+		{
 			warn_of_role(row);
+			tell_doubled(row);
+		}
 	}
 	pending_add_row(NULL, row);
 }

@@ -80,6 +80,31 @@ subtest 'a chain that was stopped goes on' => sub {
 };
 
 # The witnesses are later tasks that run while it is due and does not.
+# A key is unique in its queue.
+subtest 'a schedule that moves to another queue' => sub {
+	my $insert = sub { return sprintf q{INSERT INTO task (dt, queue, key, %s, request)
+		VALUES ('infinity', '%s', 'moves', '1 day', 'SELECT 1')
+		ON CONFLICT (queue, key) WHERE key IS NOT NULL AND state IN ('PLAN', 'WORK')
+		DO UPDATE SET request = excluded.request}, @_ };
+
+	sql('CREATE ROLE writer LOGIN; GRANT INSERT, UPDATE ON task TO writer;
+		CREATE ROLE other LOGIN; GRANT SELECT, INSERT, UPDATE ON task TO other');
+	is(notices_of('app', $insert->('repeat', 'old')), '', 'the first one');
+	is(notices_of('app', $insert->('repeat', 'old')), '', 'it is set up again');
+	my $id = sql(q{SELECT id FROM task WHERE key = 'moves'});
+	my $notice = qq{NOTICE:  another schedule has this key: task $id of queue "old"\n}
+		. "DETAIL:  A key is unique in its queue.\n"
+		. 'HINT:  To move a schedule, UPDATE the queue of that task, or stop it.';
+	is(notices_of('app', $insert->('repeat', 'new')), $notice, 'in another queue');
+	is(() = notices_of('app', q{INSERT INTO task (queue, key, repeat, request)
+		SELECT 'many' || n, CASE WHEN n > 9 THEN 'moves' ELSE n::text END, '1 day', 'SELECT 1'
+		FROM generate_series(1, 12) AS n}) =~ /another schedule/g, 1, 'once in a statement');
+	is(notices_of($_, $insert->('repeat', "q$_") =~ s/ON CONFLICT.*//sr), '', "$_: not of rows that he does not see")
+		for qw(writer other);
+	is(notices_of('app', $insert->('active', 'once')), '', 'a task that does not repeat');
+	sql(q{DELETE FROM task});
+};
+
 subtest 'a task is paused by its queue' => sub {
 	my $paused = q{queue = 'pulse' AND state IN ('PLAN', 'WORK')};
 	my $insert = q{INSERT INTO task (queue, key, repeat, request) VALUES ('pulse', 'k', '20 ms',
