@@ -131,6 +131,13 @@ CREATE FUNCTION pg_catalog.pg_task_retry(id bigint) RETURNS boolean
 COMMENT ON FUNCTION pg_catalog.pg_task_retry(bigint) IS
     'run a task again that has failed, was given up or was stopped; false if there is none';
 
+CREATE FUNCTION pg_catalog.pg_task_retry_dependents(id bigint) RETURNS bigint
+    LANGUAGE c VOLATILE STRICT SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'pg_task_retry_dependents';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_retry_dependents(bigint) IS
+    'run a task again, and those that are GONE because of it: how many';
+
 CREATE FUNCTION pg_catalog.pg_task_retry(sqlstate text, since timestamptz,
                                          OUT retried bigint, OUT skipped bigint)
     LANGUAGE c VOLATILE STRICT SET search_path = pg_catalog, pg_temp
@@ -312,13 +319,22 @@ COMMENT ON FUNCTION pg_catalog.pg_task_facts(bigint, integer, timestamptz, text,
     'for pg_task_why: what may keep a task from running';
 
 CREATE FUNCTION pg_catalog.pg_task_why(id bigint) RETURNS text
-    LANGUAGE pg_task_report VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
+    LANGUAGE pg_task_report VOLATILE STRICT SET search_path = pg_catalog, pg_temp
+    SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 -- The first reason that applies.  In a partitioned table others may have the same id.
 SELECT CASE
        WHEN t.state IN ('PLAN', 'WORK') AND f.pid IS NULL AND f.away THEN
            'it is held back, because its table comes from another database or server:'
            ' see pg_task_release'
-       WHEN t.state = 'WORK' AND f.begun THEN format('it runs since %s in pid %s', t.start, f.pid)
+       WHEN t.state = 'WORK' AND f.begun THEN
+           concat('it runs since ', t.start, ' in pid ', f.pid,
+               (SELECT ', and waits for a lock of ' || CASE b.pid WHEN 0 THEN
+                       'a prepared transaction' ELSE format('pid %s, %s', b.pid,
+                           coalesce('task ' || a.id, 'role ' || s.usesysid::regrole)) END
+                  FROM (SELECT (pg_blocking_pids(f.pid))[1] AS pid) AS b
+                  LEFT JOIN jsonb_to_recordset({activity}) AS a (pid int, id bigint) USING (pid)
+                  LEFT JOIN LATERAL pg_stat_get_activity(b.pid) AS s ON true
+                 WHERE b.pid IS NOT NULL LIMIT 1))
        WHEN t.state = 'WORK' AND f.pid IS NOT NULL THEN
            format('it runs next in pid %s, which runs another task', f.pid)
        WHEN t.state = 'WORK' AND pg_is_in_recovery() THEN
@@ -328,7 +344,19 @@ SELECT CASE
            format('%s, but its run in pid %s has not ended yet', t.state, f.pid)
        WHEN t.state <> 'PLAN' THEN format('it has ended: %s at %s%s', t.state, t.stop, t.ended)
        WHEN f.service IS NOT NULL THEN f.service
-       WHEN t.waits IS NOT NULL THEN format('it waits for task %s', t.waits)
+       WHEN t.waits IS NOT NULL THEN
+           -- Each row watches one task, so a cycle is found by one path.
+           concat('it waits for task ', t.waits,
+               (WITH RECURSIVE c (waits, ids) AS (
+                SELECT t.waits, ARRAY[t.id]
+                 UNION ALL
+                SELECT r.waits, c.ids || r.id
+                  FROM c JOIN {rows} AS r ON r.id = c.waits
+                 WHERE r.state = 'PLAN' AND r.waits IS NOT NULL AND c.waits <> ALL (c.ids)
+                   AND cardinality(c.ids) < 1000)
+                SELECT format(', and never ends: each of these waits for the next: %s',
+                       array_to_string((c.ids[array_position(c.ids, c.waits):])[:20], ', '))
+                  FROM c WHERE c.waits = ANY (c.ids) LIMIT 1))
        WHEN t.dt = 'infinity' AND t.cron = '@reboot' THEN
            'it waits for the next start of the server'
        WHEN t.dt = 'infinity' THEN 'planned for infinity: not before it is planned anew'
@@ -352,28 +380,65 @@ SELECT CASE
                     AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock'))
              ORDER BY l.locktype DESC LIMIT 1),
            q.never,
-           CASE WHEN f.running >= least(CASE WHEN t.max < 0 THEN 1 ELSE t.max END, f.rule_max) THEN
-               format('its queue is full: %s of %s run', f.running,
-                      least(CASE WHEN t.max < 0 THEN 1 ELSE t.max END, f.rule_max)) END,
-           f.full_total,
-           CASE WHEN f.strict THEN coalesce('its queue is strict: task ' || nullif((
-                  SELECT r.id FROM {rows} AS r
-                   WHERE r.state = 'PLAN' AND r.waits IS NULL AND r.queue COLLATE "C" = t.queue
-                     AND r.dt <= clock_timestamp() AND r.max IS DISTINCT FROM 0
-                   ORDER BY coalesce(r.max, 2147483647) DESC, r.priority, r.dt, r.id LIMIT 1), t.id)
-                  || ' is first',
-               CASE WHEN f.again > clock_timestamp() THEN
-                   format('its queue is strict: it is tried again at %s%s', f.again, t.ended)
-               END) END,
-           q.rate || '; its queue may start its next task at ' || f.rate_next,
-           q.pause || '; it may start at ' || f.pause_next,
-           CASE WHEN t.crashed > 0 AND f.isolated THEN
-               'it may have crashed the server, and runs isolated: another such task runs now'
-                WHEN t.crashed > 0 AND f.executors IS NOT NULL THEN
-               'it may have crashed the server, and waits for an executor of its own' END,
-           f.executors, q.rate, q.pause, 'nothing keeps it: it is about to start') END
-  FROM (SELECT r.id, r.state, r.dt, r.start, r.stop, r.queue, r.max, r.role, r.role_id, r.attempt,
-               r.failed, r.crashed, r.delay, r.backoff, r.cron, r.waits, r.tableoid AS relid,
+           nullif(concat_ws('; ', coalesce(
+             CASE WHEN f.running >= least(CASE WHEN t.max < 0 THEN 1 ELSE t.max END, f.rule_max) THEN
+                 format('its queue is full: %s of %s run', f.running,
+                        least(CASE WHEN t.max < 0 THEN 1 ELSE t.max END, f.rule_max)) END,
+             f.full_total,
+             CASE WHEN f.strict THEN coalesce('its queue is strict: task ' || nullif((
+                    SELECT r.id FROM {rows} AS r
+                     WHERE r.state = 'PLAN' AND r.waits IS NULL AND r.queue COLLATE "C" = t.queue
+                       AND r.dt <= clock_timestamp() AND r.max IS DISTINCT FROM 0
+                     ORDER BY coalesce(r.max, 2147483647) DESC, r.priority, r.dt, r.id LIMIT 1), t.id)
+                    || ' is first',
+                 CASE WHEN f.again > clock_timestamp() THEN
+                     format('its queue is strict: it is tried again at %s%s', f.again, t.ended)
+                 END) END,
+             q.rate || '; its queue may start its next task at ' || f.rate_next,
+             q.pause || '; it may start at ' || f.pause_next,
+             CASE WHEN t.crashed > 0 AND f.isolated THEN
+                 'it may have crashed the server, and runs isolated: another such task runs now'
+                  WHEN t.crashed > 0 AND f.executors IS NOT NULL THEN
+                 'it may have crashed the server, and waits for an executor of its own' END,
+             f.executors, q.rate, q.pause), (
+             -- Of each group of its queue, by the index of waiting rows, as in pg_task_top.
+             WITH RECURSIVE g (max, priority, role, role_id) AS (
+             (SELECT coalesce(r.max, 2147483647), r.priority, r.role, r.role_id
+                FROM {rows} AS r
+               WHERE r.state = 'PLAN' AND r.waits IS NULL AND r.queue COLLATE "C" = t.queue
+               ORDER BY coalesce(r.max, 2147483647), r.priority, r.role, r.role_id LIMIT 1)
+              UNION ALL
+             SELECT n.*
+               FROM g CROSS JOIN LATERAL (
+                    SELECT coalesce(r.max, 2147483647), r.priority, r.role, r.role_id
+                      FROM {rows} AS r
+                     WHERE r.state = 'PLAN' AND r.waits IS NULL AND r.queue COLLATE "C" = t.queue
+                       AND (coalesce(r.max, 2147483647), r.priority, r.role, r.role_id)
+                           > (g.max, g.priority, g.role, g.role_id)
+                     ORDER BY coalesce(r.max, 2147483647), r.priority, r.role, r.role_id
+                     LIMIT 1) AS n)
+             SELECT CASE WHEN count(*) = 1 THEN '1 task of its queue is before it'
+                         ELSE CASE WHEN count(*) > 100000 THEN 'more than 100,000'
+                                   ELSE to_char(count(*), 'FM999,999') END
+                              || ' tasks of its queue are before it' END
+               FROM (SELECT FROM (SELECT * FROM g LIMIT 200) AS g CROSS JOIN LATERAL (
+                            SELECT FROM {rows} AS r
+                             WHERE r.state = 'PLAN' AND r.waits IS NULL
+                               AND r.queue COLLATE "C" = t.queue
+                               AND coalesce(r.max, 2147483647) = g.max
+                               AND r.priority = g.priority AND r.role = g.role
+                               AND r.role_id = g.role_id AND r.dt <= statement_timestamp()
+                               AND (r.dt, r.id) < (CASE
+                                   WHEN g.max = coalesce(t.max, 2147483647)
+                                        AND g.priority = t.priority THEN t.dt
+                                   ELSE 'infinity' END, t.id)) AS r
+                      WHERE g.max <> 0 AND (- g.max::int8, g.priority)
+                            <= (- coalesce(t.max, 2147483647)::int8, t.priority)
+                      LIMIT 100001) AS c
+             HAVING count(*) > 0)), ''),
+           'nothing keeps it: it is about to start') END
+  FROM (SELECT r.id, r.state, r.dt, r.start, r.stop, r.queue, r.max, r.priority, r.role, r.role_id,
+               r.attempt, r.failed, r.crashed, r.delay, r.backoff, r.cron, r.waits, r.tableoid AS relid,
                r.xmin AS writer, r.xmax AS locker,
                coalesce(', after: ' || r.error || ' (' || coalesce(r.sqlstate, '') || ')', '')
                    AS ended
@@ -489,19 +554,23 @@ $$;
 COMMENT ON FUNCTION pg_catalog.pg_task_stats(interval) IS
     'tasks that have ended within this time, per queue: how many, how long they waited and ran';
 
-CREATE FUNCTION pg_catalog.pg_task_failures(since interval DEFAULT '1 day',
+CREATE FUNCTION pg_catalog.pg_task_failures(
+        since interval DEFAULT '1 day', similar boolean DEFAULT false,
         OUT queue text, OUT sqlstate text, OUT error text, OUT count bigint,
         OUT first timestamptz, OUT last timestamptz, OUT ids bigint[])
     RETURNS SETOF record
     LANGUAGE pg_task_report VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
-SELECT t.queue COLLATE "C", t.sqlstate, t.error, count(*), min(t.stop), max(t.stop),
+SELECT t.queue COLLATE "C", t.sqlstate, CASE WHEN $2 THEN
+               regexp_replace(regexp_replace(left(t.error, 1000), '"[^"]*"', '"..."', 'g'),
+                              '[0-9]+', 'N', 'g') ELSE t.error END,
+       count(*), min(t.stop), max(t.stop),
        (array_agg(t.id ORDER BY t.stop DESC, t.id DESC))[1:5]
   FROM {rows} AS t
  WHERE t.state IN ('FAIL', 'GONE') AND t.stop >= clock_timestamp() - $1
  GROUP BY 1, 2, 3 ORDER BY 4 DESC, 6 DESC
 $$;
 
-COMMENT ON FUNCTION pg_catalog.pg_task_failures(interval) IS
+COMMENT ON FUNCTION pg_catalog.pg_task_failures(interval, boolean) IS
     'tasks that have failed or were given up within this time, grouped by their errors';
 
 CREATE FUNCTION pg_catalog.pg_task_recent(rows integer,

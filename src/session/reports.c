@@ -155,7 +155,7 @@ check_interval(const ParamListInfo params)
 {
 	const Interval zero = {0};
 
-	if (params->numParams == 1 && params->params[0].ptype == INTERVALOID &&
+	if (params->numParams > 0 && params->params[0].ptype == INTERVALOID &&
 		!DatumGetBool(
 			DirectFunctionCall2(interval_gt, params->params[0].value, IntervalPGetDatum(&zero))))
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),

@@ -116,6 +116,35 @@ subtest 'keys that are taken' => sub {
 	sql('TRUNCATE task');
 };
 
+# Those that are GONE because of a task, however far behind it.
+subtest 'what has waited for it' => sub {
+	my $chain = sub {
+		my ($root, @ids) = insert_task($node, request => 'SELECT 1/0', role => 'app');
+
+		push @ids, insert_task($node, request => 'SELECT 1', role => 'app',
+			after => '{' . ($ids[-1] // $root) . '}') for 1 .. 3;
+		push @ids, insert_task($node, request => 'SELECT 1', role => 'other', state => 'GONE',
+			sqlstate => 'TK005', after => undef);
+		wait_until($node, "SELECT count(*) = 4 FROM task WHERE id >= $root AND state = 'GONE'");
+		sql("UPDATE task SET request = 'SELECT 1' WHERE id = $root");
+		return ($root, @ids);
+	};
+	my ($root, @ids) = $chain->();
+
+	is(notices_of('app', "SELECT pg_task_retry($root)"), "NOTICE:  3 tasks that waited for task $root "
+		. "are GONE\nHINT:  SELECT pg_task_retry_dependents($root) runs them again, too.", 'they are told of');
+	wait_for_state($node, $root, 'DONE');
+	is(states(), 'DONE1 GONE4', 'and stay');
+	($root, @ids) = $chain->();
+	is(sql_as('app', "SELECT pg_task_retry_dependents($root)"), 4, 'they are planned again');
+	wait_for_state($node, $ids[2], 'DONE');
+	is(states(), 'DONE5 GONE5', 'and run, and no other');
+	is(sql_as('app', "SELECT pg_task_retry_dependents($root)"), 0, 'once');
+	insert_task($node, id => 9223372036854775807, request => 'SELECT 1', state => 'FAIL');
+	is(sql('SELECT pg_task_retry(9223372036854775807)'), 't', 'the last id');
+	sql('TRUNCATE task');
+};
+
 # Why a task is not run again.  Of a row that the caller does not see, it is not told that it is
 # there.
 subtest 'what is said when nothing is done' => sub {

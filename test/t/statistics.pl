@@ -163,6 +163,12 @@ subtest 'failures' => sub {
 		'of a day, grouped');
 	is(sql_as('app', "$failures()"), $mine, 'of a role');
 	is(sql(q{SELECT count(*) FROM pg_task_failures('3 days')}), 3, 'of more days');
+	ended(3, queue => q{'q'}, state => q{'FAIL'}, sqlstate => q{'P0001'}, stop => 'now()',
+		error => q{'letter ' || i || ' to "a' || i || '" not found'});
+	is(sql(q{SELECT error, count FROM pg_task_failures(similar => true) WHERE sqlstate = 'P0001'}),
+		'letter N to "..." not found|3', 'without numbers and names');
+	is(sql(q{SELECT count(*) FROM pg_task_failures() WHERE sqlstate = 'P0001'}), 3, 'or with them');
+	is(sqlstate_of('app', q{SELECT pg_task_failures('0', true)}), '22023', 'of no time');
 };
 
 subtest 'repeating tasks' => sub {

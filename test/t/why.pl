@@ -81,6 +81,13 @@ subtest 'the row says it' => sub {
 	like_why($before, qr/^its max is 0$/, 'max 0');
 	like_why(insert_task($node, request => 'SELECT 1', after => "{$before}"),
 		qr/^it waits for task $before$/, 'after');
+	my @round = map { insert_task($node, request => 'SELECT 1', max => 0) } 1 .. 3;
+	my $outside = insert_task($node, request => 'SELECT 1', after => "{$round[2]}");
+	sql("UPDATE task SET after = '{$round[$_ - 1]}' WHERE id = $round[$_]") for 0 .. 2;
+	like_why($outside, qr/^it waits for task $round[2], and never ends: .*: $round[2], $round[1], $round[0]$/,
+		'a cycle behind the task');
+	like_why($round[1], qr/: $round[1], $round[0], $round[2]$/, 'and in it');
+	sql('DELETE FROM task WHERE id = ANY (ARRAY[' . join(', ', @round, $outside) . '])');
 	my ($running) = hold_executors('row', 1);
 	like_why($running, qr/^it runs since 20.* in pid \d+$/, 'it runs');
 	is(sql("SELECT pg_task_why($running) LIKE '% in pid ' || pid FROM task WHERE id = $running"),
@@ -126,6 +133,38 @@ subtest 'executors' => sub {
 	my $id = insert_task($node, request => 'SELECT 1');
 	like_why($id, qr/^no executor is free: 2 of 2 busy$/, 'all are busy');
 	let_go('all');
+};
+
+# So many that the order of tasks, and not an executor, is what keeps one.
+subtest 'the place in the queue' => sub {
+	my @first = hold_executors('place', 2, queue => 'place');
+	my $busy = qr/^no executor is free: 2 of 2 busy/;
+	my $place = sub {
+		my ($tasks, $name, %column) = @_;
+		my $id = insert_task($node, request => 'SELECT 1', queue => 'place', %column);
+
+		like_why($id, $tasks ? qr/$busy; $tasks of its queue (is|are) before it$/ : qr/$busy$/, $name);
+	};
+
+	$place->('', 'the first one');
+	$place->('1 task', 'the second one');
+	sql(q{INSERT INTO task (queue, max, priority, role, dt, request)
+		SELECT 'place', nullif(n % 3, 0) * 10, n % 5, CASE n % 2 WHEN 0 THEN 'app' ELSE 'other' END,
+			CASE WHEN n > 300 THEN 'infinity'::timestamptz ELSE now() - n * interval '1 ms' END,
+			'SELECT 1' FROM generate_series(1, 600) AS n;
+		INSERT INTO task (queue, request) SELECT 'place', 'SELECT 1' FROM generate_series(1, 10);
+		INSERT INTO task (queue, request, max) VALUES ('place', 'SELECT 1', 0)});
+	# of each queue: larger max, lower priority, dt, id
+	is(sql(q{SELECT count(*) FROM (
+			SELECT id, coalesce(substring(pg_task_why(id) FROM '; ([\d,]+) task'), '0') AS said,
+				row_number() OVER (ORDER BY coalesce(max, 2147483647) DESC, priority, dt, id) - 1 AS n
+			FROM task WHERE queue = 'place' AND state = 'PLAN' AND dt <> 'infinity' AND max IS DISTINCT FROM 0)
+			AS p WHERE replace(said, ',', '')::bigint <> n}), 0, 'of each, in groups');
+	sql(q{INSERT INTO task (queue, dt, priority, request)
+		SELECT 'place', now() - interval '1 h', -1, 'SELECT 1' FROM generate_series(1, 100001)});
+	$place->('more than 100,000 tasks', 'the last of very many');
+	sql(q{DELETE FROM task WHERE queue = 'place' AND state = 'PLAN'});
+	let_go('place');
 };
 
 subtest 'queues' => sub {
@@ -201,7 +240,7 @@ subtest 'strict queues' => sub {
 	my $theirs = insert_task($node, request => 'SELECT 1', queue => 'strict', role => 'other');
 	like_why($first, qr/^its queue is strict: it is tried again at 20.*, after: division by zero/,
 		'a retry that keeps its place');
-	like_why($second, qr/^its queue is strict: task $first is first$/, 'the one behind it');
+	like_why($second, qr/^its queue is strict: task $first is first; 1 task of its queue is before it$/, 'the one behind it');
 	unlike(sql_as('other', "SELECT pg_task_why($theirs)"), qr/$first|$second|division/,
 		'another role is not told of the first');
 	sql(q{UPDATE task SET state = 'STOP' WHERE queue = 'strict'});
@@ -231,6 +270,21 @@ subtest 'locks' => sub {
 	$session->query_safe('BEGIN; LOCK TABLE task IN SHARE MODE');
 	like_why($id, qr/^the table is locked by pid $pid$/, 'a locked table');
 	$session->query_safe('ROLLBACK');
+	sql('CREATE TABLE thing (id int); GRANT ALL ON thing TO app');
+	$session->query_safe('BEGIN; LOCK thing');
+	my ($waits, $queues) = map { insert_task($node, request => 'LOCK thing; SELECT hold(\'thing\')',
+		role => 'app') } 1, 2;
+	like_why($_, qr/^it runs since 20.* in pid \d+, and waits for a lock of pid $pid, role postgres$/,
+		'a run that waits for a session') for $waits;
+	$session->query_safe('ROLLBACK');
+	wait_for_running($node, 1, event => 'PgSleep');
+	my ($holds) = split /\n/, sql(q{SELECT t.id FROM task AS t JOIN pg_stat_activity USING (pid)
+		WHERE t.state = 'WORK' AND wait_event = 'PgSleep'});
+	like_why($holds == $waits ? $queues : $waits,
+		qr/^it runs since .*, and waits for a lock of pid \d+, task $holds$/, 'for another task');
+	unlike(sql_as('other', 'SELECT pg_task_why(id) FROM task'), qr/task/, 'others are told of none');
+	let_go('thing');
+
 	becomes_true(q{BEGIN; INSERT INTO task (request) VALUES ('SELECT 1');
 		SELECT pg_task_why(max(id)) = 'this transaction has written it, and has not committed yet'
 		FROM task}, 'not committed');
