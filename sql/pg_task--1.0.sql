@@ -87,7 +87,14 @@ COMMENT ON FUNCTION pg_catalog.pg_task_next(text, timestamptz, text) IS
 CREATE FUNCTION pg_catalog.pg_task_schedule(cron text, after timestamptz, count integer,
                                             timezone text DEFAULT current_setting('TimeZone'))
     RETURNS SETOF timestamptz
-    LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'pg_task_schedule_cron';
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+BEGIN ATOMIC
+WITH RECURSIVE t (moment) AS (
+SELECT pg_task_next(cron, after, timezone)
+ UNION ALL
+SELECT pg_task_next(cron, moment, timezone) FROM t WHERE moment IS NOT NULL)
+SELECT moment FROM t WHERE moment IS NOT NULL LIMIT count;
+END;
 
 COMMENT ON FUNCTION pg_catalog.pg_task_schedule(text, timestamptz, integer, text) IS
     'the first moments later than this one that a cron expression names';
@@ -95,7 +102,15 @@ COMMENT ON FUNCTION pg_catalog.pg_task_schedule(text, timestamptz, integer, text
 CREATE FUNCTION pg_catalog.pg_task_schedule(repeat interval, after timestamptz, count integer,
                                             timezone text DEFAULT current_setting('TimeZone'))
     RETURNS SETOF timestamptz
-    LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'pg_task_schedule_repeat';
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+BEGIN ATOMIC
+WITH RECURSIVE t (moment) AS (
+SELECT pg_task_next(after, repeat, true, after, timezone)
+ UNION ALL
+SELECT pg_task_next(after, repeat, true, moment, timezone) FROM t
+ WHERE moment < '294000-01-01 00:00+00')
+SELECT moment FROM t WHERE moment < '294000-01-01 00:00+00' LIMIT count;
+END;
 
 COMMENT ON FUNCTION pg_catalog.pg_task_schedule(interval, timestamptz, integer, text) IS
     'the first moments at which a task that was planned for this one repeats';
@@ -132,8 +147,17 @@ COMMENT ON FUNCTION pg_catalog.pg_task_retry(bigint) IS
     'run a task again that has failed, was given up or was stopped; false if there is none';
 
 CREATE FUNCTION pg_catalog.pg_task_retry_dependents(id bigint) RETURNS bigint
-    LANGUAGE c VOLATILE STRICT SET search_path = pg_catalog, pg_temp
-    AS 'MODULE_PATHNAME', 'pg_task_retry_dependents';
+    LANGUAGE pg_task_report VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
+UPDATE {table} AS t SET state = 'PLAN', failed = 0
+ WHERE t.state IN ('FAIL', 'GONE', 'STOP') AND t.id IN (
+       WITH RECURSIVE g (id, cause) AS MATERIALIZED (
+       SELECT r.id, u.id FROM {rows} AS r CROSS JOIN unnest(r.after) AS u (id)
+        WHERE r.state = 'GONE' AND r.sqlstate = 'TK005'),
+       d (id) AS (SELECT r.id FROM {rows} AS r WHERE r.id = $1
+                     AND r.state IN ('FAIL', 'GONE', 'STOP')
+                   UNION SELECT g.id FROM d JOIN g ON g.cause = d.id)
+       SELECT d.id FROM d){condition}
+$$;
 
 COMMENT ON FUNCTION pg_catalog.pg_task_retry_dependents(bigint) IS
     'run a task again, and those that are GONE because of it: how many';

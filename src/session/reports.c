@@ -4,9 +4,9 @@
  *		name is a setting, and whose rights they use depends on the caller (table_access.c), so
  *		plain SQL cannot.
  *
- * The text of such a function, in sql/, is one query, or an UPDATE of states, which returns the
- * number of rows.  Only superusers may create functions in the language.  Before the text is
- * executed, these names in it are replaced:
+ * The text of such a function, in sql/, is one query, or an UPDATE of "state", and of "failed",
+ * which returns the number of rows.  Only superusers may create functions in the language.  Before
+ * the text is executed, these names in it are replaced:
  *
  *		{rows}		the task table, as far as the caller may see it
  *		{figures}	the same; all of it for members of pg_read_all_stats
@@ -225,6 +225,8 @@ pg_task_report(PG_FUNCTION_ARGS)
 	writes = strstr(sql, "{table}") != NULL;
 	if (writes)
 		table_access_check_update(&access, COLUMN_STATE, "change");
+	if (writes && strstr(sql, " failed = "))
+		table_access_check_update(&access, COLUMN_FAILED, "change");
 	SPI_connect();
 	count = table_access_execute(&access, fill_names(&access, sql), options,
 								 writes ? SPI_OK_UPDATE : SPI_OK_SELECT);

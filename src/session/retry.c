@@ -34,13 +34,11 @@
 PGDLLEXPORT Datum pg_task_cancel(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_interrupt(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_retry(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_retry_dependents(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_retry_all(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_cancel);
 PG_FUNCTION_INFO_V1(pg_task_interrupt);
 PG_FUNCTION_INFO_V1(pg_task_retry);
-PG_FUNCTION_INFO_V1(pg_task_retry_dependents);
 PG_FUNCTION_INFO_V1(pg_task_retry_all);
 
 /* Rows that one statement plans again. */
@@ -298,89 +296,31 @@ plan_batch(Retry *retry, Datum *ids, int count)
 		   plan_batch(retry, &ids[count / 2], count - count / 2);
 }
 
-/* Plan rows again, in batches.  Returns how many were planned. */
-static int64
-plan_all(Retry *retry, Datum *ids, int count)
-{
-	MemoryContext batch =
-		AllocSetContextCreate(CurrentMemoryContext, "pg_task retry", ALLOCSET_DEFAULT_SIZES);
-	MemoryContext old = MemoryContextSwitchTo(batch);
-	int64 planned = 0;
-	int done;
-
-	for (done = 0; done < count; done += BATCH_MAX)
-	{
-		planned += plan_batch(retry, &ids[done], Min(BATCH_MAX, count - done));
-		MemoryContextReset(batch);
-	}
-	MemoryContextSwitchTo(old);
-	return planned;
-}
-
-/* Read a list of ids by a query with one parameter. */
-static Datum *
-read_ids(const Retry *retry, const char *sql, ParamListInfo params, int *count)
-{
-	Datum *ids = NULL;
-	bool isnull = true;
-	Datum value = (Datum) 0;
-
-	*count = 0;
-	if (table_access_execute(&retry->access, sql, (SPIExecuteOptions){.params = params},
-							 SPI_OK_SELECT) > 0)
-		value = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
-	if (!isnull)
-		deconstruct_array(DatumGetArrayTypeP(value), INT8OID, sizeof(int64), FLOAT8PASSBYVAL,
-						  TYPALIGN_DOUBLE, &ids, NULL, count);
-	return ids;
-}
-
 /*
- * Read the ids of the tasks that are GONE because this one, or one of them, has not ended as they
- * wanted, among the rows t with this condition.
+ * Whoever runs a task again is told how many are GONE because it, or one of these, has not ended as
+ * they wanted.  No index has them: they are looked for among the next ids.
  */
-static Datum *
-read_dependents(const Retry *retry, Datum id, const char *condition, int *count)
+static void
+tell_dependents(const TableAccess *access, Datum id)
 {
 	const char *sql = "WITH RECURSIVE g (id, cause) AS MATERIALIZED ("
 					  "SELECT t.id, u.id FROM %s AS t CROSS JOIN unnest(t.after) AS u (id)"
-					  " WHERE t.state = 'GONE' AND t.sqlstate = 'TK005' AND %s),"
+					  " WHERE t.state = 'GONE' AND t.sqlstate = 'TK005'"
+					  "   AND t.id BETWEEN $1 AND least($1, 9223372036854774807) + 1000),"
 					  " d (id) AS (SELECT $1 UNION SELECT g.id FROM d JOIN g ON g.cause = d.id) "
-					  "SELECT array_agg(d.id)::bigint[] FROM d WHERE d.id <> $1";
+					  "SELECT FROM d WHERE d.id <> $1";
+	SPIExecuteOptions options = {.params = table_access_param(INT8OID, id)};
+	uint64 count = 0;
 
-	return read_ids(retry, psprintf(sql, retry->access.rows, condition),
-					table_access_param(INT8OID, id), count);
-}
-
-/* No index has the dependents, so whoever runs a task again is told of those with the next ids. */
-static void
-tell_dependents(const Retry *retry, Datum id)
-{
-	int count;
-
-	if (notices_told(&unchanged) == NOTICES_MAX)
-		return;
-	(void) read_dependents(retry, id, "t.id BETWEEN $1 AND least($1, 9223372036854774807) + 1000",
-						   &count);
+	if (notices_told(&unchanged) < NOTICES_MAX)
+		count = table_access_execute(access, psprintf(sql, access->rows), options, SPI_OK_SELECT);
 	if (count == 0)
 		return;
 	(void) notices_tell(&unchanged);
-	ereport(NOTICE,
-			(errmsg("%d tasks that waited for task " INT64_FORMAT " are GONE", count,
-					DatumGetInt64(id)),
-			 errhint("SELECT pg_task_retry_dependents(" INT64_FORMAT ") runs them again, too.",
-					 DatumGetInt64(id))));
-}
-
-/* Run a task again, or tell why not. */
-static bool
-retry_one(Retry *retry, Datum id)
-{
-	bool planned = plan_batch(retry, &id, 1) > 0;
-
-	if (!planned)
-		tell_not_retried(&retry->access, DatumGetInt64(id), retry->refused);
-	return planned;
+	ereport(NOTICE, (errmsg("%d tasks that waited for task " INT64_FORMAT " are GONE", (int) count,
+							DatumGetInt64(id)),
+					 errhint("SELECT pg_task_retry_dependents(" INT64_FORMAT ") runs them again.",
+							 DatumGetInt64(id))));
 }
 
 /*
@@ -391,36 +331,40 @@ Datum
 pg_task_retry(PG_FUNCTION_ARGS)
 {
 	Retry retry = begin_retry("'FAIL', 'GONE', 'STOP'");
+	Datum id = PG_GETARG_DATUM(0);
 	bool planned;
 
 	SPI_connect();
-	planned = retry_one(&retry, PG_GETARG_DATUM(0));
+	planned = plan_batch(&retry, &id, 1) > 0;
 	if (planned)
-		tell_dependents(&retry, PG_GETARG_DATUM(0));
+		tell_dependents(&retry.access, id);
+	else
+		tell_not_retried(&retry.access, DatumGetInt64(id), retry.refused);
 	SPI_finish();
 	PG_RETURN_BOOL(planned);
 }
 
-/*
- * pg_task_retry_dependents(id): the same, and for all that are GONE because of it.  Returns how
- * many are planned again.
- */
-Datum
-pg_task_retry_dependents(PG_FUNCTION_ARGS)
+/* Read the ids of the failures with this code, which is one, since this time. */
+static Datum *
+read_ids(const Retry *retry, const char *code, Datum since, int *count)
 {
-	Retry retry = begin_retry("'FAIL', 'GONE', 'STOP'");
-	int64 planned = 0;
-	Datum *ids;
-	int count;
+	const char *sql = "SELECT array_agg(t.id ORDER BY t.id DESC)::bigint[] FROM %s AS t"
+					  " WHERE t.state IN (%s) AND t.sqlstate = '%s'"
+					  "   AND coalesce(t.stop, t.dt) >= $1";
+	Datum *ids = NULL;
+	bool isnull = true;
+	Datum value = (Datum) 0;
 
-	SPI_connect();
-	if (retry_one(&retry, PG_GETARG_DATUM(0)))
-	{
-		ids = read_dependents(&retry, PG_GETARG_DATUM(0), "true", &count);
-		planned = 1 + plan_all(&retry, ids, count);
-	}
-	SPI_finish();
-	PG_RETURN_INT64(planned);
+	*count = 0;
+	if (table_access_execute(
+			&retry->access, psprintf(sql, retry->access.rows, retry->states, code),
+			(SPIExecuteOptions){.params = table_access_param(TIMESTAMPTZOID, since)},
+			SPI_OK_SELECT) > 0)
+		value = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
+	if (!isnull)
+		deconstruct_array(DatumGetArrayTypeP(value), INT8OID, sizeof(int64), FLOAT8PASSBYVAL,
+						  TYPALIGN_DOUBLE, &ids, NULL, count);
+	return ids;
 }
 
 /*
@@ -434,11 +378,13 @@ pg_task_retry_all(PG_FUNCTION_ARGS)
 	const char *code = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	TupleDesc row = result_row_desc(fcinfo, 2);
 	bool isnull[2] = {false, false};
-	const char *sql;
-	int64 planned;
+	MemoryContext batch;
+	MemoryContext old;
+	int64 planned = 0;
 	Datum values[2];
 	Datum *ids;
 	int count;
+	int done;
 
 	/* a slip is not to be taken for "no such task" */
 	if (strlen(code) != 5 || strspn(code, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") != 5)
@@ -447,12 +393,15 @@ pg_task_retry_all(PG_FUNCTION_ARGS)
 				 errhint("It has five digits or upper-case letters, as in the column"
 						 " \"sqlstate\".")));
 	SPI_connect();
-	sql = psprintf("SELECT array_agg(t.id ORDER BY t.id DESC)::bigint[] FROM %s AS t"
-				   " WHERE t.state IN (%s) AND t.sqlstate = '%s'"
-				   "   AND coalesce(t.stop, t.dt) >= $1",
-				   retry.access.rows, retry.states, code);
-	ids = read_ids(&retry, sql, table_access_param(TIMESTAMPTZOID, PG_GETARG_DATUM(1)), &count);
-	planned = plan_all(&retry, ids, count);
+	ids = read_ids(&retry, code, PG_GETARG_DATUM(1), &count);
+	batch = AllocSetContextCreate(CurrentMemoryContext, "pg_task retry", ALLOCSET_DEFAULT_SIZES);
+	old = MemoryContextSwitchTo(batch);
+	for (done = 0; done < count; done += BATCH_MAX)
+	{
+		planned += plan_batch(&retry, &ids[done], Min(BATCH_MAX, count - done));
+		MemoryContextReset(batch);
+	}
+	MemoryContextSwitchTo(old);
 	SPI_finish();
 	values[0] = Int64GetDatum(planned);
 	values[1] = Int64GetDatum(count - planned);

@@ -1,17 +1,14 @@
 /*
  * times.c
- *		When a cron expression or an interval runs a task: the SQL functions pg_task_next and
- *		pg_task_schedule.
+ *		When a cron expression or an interval runs a task: the SQL functions pg_task_next.
  *
  * They compute.  They read no clock, no table and no setting; the defaults of their arguments do.
  */
 #include "postgres.h"
 
 #include "fmgr.h"
-#include "funcapi.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
-#include "utils/tuplestore.h"
 
 #include "compat.h"
 #include "session/times.h"
@@ -22,13 +19,9 @@
 
 PGDLLEXPORT Datum pg_task_next(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_next_cron(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_schedule_cron(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_schedule_repeat(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_next);
 PG_FUNCTION_INFO_V1(pg_task_next_cron);
-PG_FUNCTION_INFO_V1(pg_task_schedule_cron);
-PG_FUNCTION_INFO_V1(pg_task_schedule_repeat);
 
 /* A literal without a type is taken for an expression, even if it is meant as an interval. */
 #define INTERVAL_HINT \
@@ -93,67 +86,12 @@ pg_task_next(PG_FUNCTION_ARGS)
 Datum
 pg_task_next_cron(PG_FUNCTION_ARGS)
 {
-	Cron cron = times_parse(text_to_cstring(PG_GETARG_TEXT_PP(0)), NULL);
+	char *expression = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	Cron cron = times_parse(expression, strchr(expression, '*') ? NULL : INTERVAL_HINT);
 	TimestampTz after = PG_GETARG_TIMESTAMPTZ(1);
 	TimestampTz next;
 
 	if (!schedule_next_cron(&cron, after, times_zone(text_to_cstring(PG_GETARG_TEXT_PP(2))), &next))
 		PG_RETURN_NULL();
 	PG_RETURN_TIMESTAMPTZ(next);
-}
-
-/*
- * Return the moments of pg_task_schedule, by a cron expression or else an interval; the arguments
- * beside the first are the same for both.
- */
-static Datum
-return_times(FunctionCallInfo fcinfo, const Cron *cron, const Interval *repeat)
-{
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
-	TimestampTz first = PG_GETARG_TIMESTAMPTZ(1);
-	TimestampTz latest = first;
-	int32 count = PG_GETARG_INT32(2);
-	pg_tz *zone = times_zone(text_to_cstring(PG_GETARG_TEXT_PP(3)));
-	bool isnull = false;
-
-	if (count < 0)
-		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						errmsg("the number of times must not be negative")));
-	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	for (; count > 0; count--)
-	{
-		Datum value;
-
-		CHECK_FOR_INTERRUPTS();
-		if (cron ? !schedule_next_cron(cron, latest, zone, &latest)
-				 : !schedule_next(first, latest, repeat, true, latest, latest, zone, &latest) ||
-					   !schedule_in_range(latest))
-			break;
-		value = TimestampTzGetDatum(latest);
-		tuplestore_putvalues(result->setResult, result->setDesc, &value, &isnull);
-	}
-	return (Datum) 0;
-}
-
-/*
- * pg_task_schedule(cron, after, count, timezone): the first "count" moments later than "after" that
- * the expression names, in order.
- */
-Datum
-pg_task_schedule_cron(PG_FUNCTION_ARGS)
-{
-	char *expression = text_to_cstring(PG_GETARG_TEXT_PP(0));
-	Cron cron = times_parse(expression, strchr(expression, '*') ? NULL : INTERVAL_HINT);
-
-	return return_times(fcinfo, &cron, NULL);
-}
-
-/*
- * pg_task_schedule(repeat, after, count, timezone): the moments after + n * repeat, for n from 1 to
- * "count".
- */
-Datum
-pg_task_schedule_repeat(PG_FUNCTION_ARGS)
-{
-	return return_times(fcinfo, NULL, PG_GETARG_INTERVAL_P(0));
 }

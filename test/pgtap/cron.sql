@@ -331,8 +331,8 @@ SELECT throws_ok($$SELECT pg_task_next('* * * * *', now(), 'Nowhere/Land')$$, '2
                  'time zone "Nowhere/Land" not recognized');
 SELECT throws_ok($$SELECT pg_task_schedule('* * * * *', now(), 1, 'Nowhere/Land')$$, '22023',
                  'time zone "Nowhere/Land" not recognized');
-SELECT throws_ok($$SELECT pg_task_schedule('* * * * *', now(), -1)$$, '22023',
-                 'the number of times must not be negative');
+SELECT throws_ok($$SELECT pg_task_schedule('* * * * *', now(), -1)$$, '2201W',
+                 'LIMIT must not be negative');
 SELECT throws_ok($$SELECT pg_task_schedule('* * * *', now(), 1)$$, '22023',
                  'invalid cron expression: "* * * *"');
 SELECT is_empty($$SELECT pg_task_schedule('* * * * *', now(), 0)$$, 'no times');

@@ -132,7 +132,7 @@ subtest 'what has waited for it' => sub {
 	my ($root, @ids) = $chain->();
 
 	is(notices_of('app', "SELECT pg_task_retry($root)"), "NOTICE:  3 tasks that waited for task $root "
-		. "are GONE\nHINT:  SELECT pg_task_retry_dependents($root) runs them again, too.", 'they are told of');
+		. "are GONE\nHINT:  SELECT pg_task_retry_dependents($root) runs them again.", 'they are told of');
 	wait_for_state($node, $root, 'DONE');
 	is(states(), 'DONE1 GONE4', 'and stay');
 	($root, @ids) = $chain->();
