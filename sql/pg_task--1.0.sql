@@ -64,7 +64,8 @@ COMMENT ON FUNCTION pg_catalog.pg_task_next(timestamptz, interval, boolean, time
     'when a repeating task that was planned and ended at these times runs next';
 
 CREATE FUNCTION pg_catalog.pg_task_cancel(id bigint) RETURNS boolean
-    LANGUAGE c VOLATILE STRICT AS 'MODULE_PATHNAME', 'pg_task_cancel';
+    LANGUAGE c VOLATILE STRICT SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'pg_task_cancel';
 
 COMMENT ON FUNCTION pg_catalog.pg_task_cancel(bigint) IS
     'stop a task, whether it waits or runs; false if there is none';

@@ -31,12 +31,18 @@ notices_told(Notices *notices)
 	return notices->told;
 }
 
-/* The statement raises one more: return what is to be added to it, or NULL. */
-static inline const char *
-notices_tell(Notices *notices)
+/* Raise a message, unless the statement has raised as many.  "hint" may be NULL. */
+static inline void
+notices_raise(Notices *notices, const char *message, const char *hint)
 {
-	return ++notices->told < NOTICES_MAX ? NULL
-										 : "This statement raises no further notices of pg_task.";
+	if (notices_told(notices) == NOTICES_MAX)
+		return;
+	notices->told++;
+	ereport(NOTICE, (errmsg("%s", message),
+					 notices->told == NOTICES_MAX
+						 ? errdetail("This statement raises no further notices of pg_task.")
+						 : 0,
+					 hint ? errhint("%s", hint) : 0));
 }
 
 #endif /* PG_TASK_NOTICES_H */

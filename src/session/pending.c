@@ -109,18 +109,6 @@ queue_column(const TriggerData *data, HeapTuple row, QueueColumn which, bool *is
 	return *isnull ? (Datum) 0 : heap_getattr(row, number, desc, isnull);
 }
 
-static void
-tell_useless(const char *message, const char *hint)
-{
-	const char *last;
-
-	if (notices_told(&useless) == NOTICES_MAX)
-		return;
-	last = notices_tell(&useless);
-	ereport(NOTICE, (errmsg("%s", message), last ? errdetail_internal("%s", last) : 0,
-					 errhint("%s", hint)));
-}
-
 /* Tell whoever writes a row of the queue table which of its columns has no effect. */
 static void
 check_effect(const TriggerData *data, HeapTuple row)
@@ -141,18 +129,19 @@ check_effect(const TriggerData *data, HeapTuple row)
 	(void) queue_column(data, row, QUEUE_RATE, &no_rate);
 	(void) queue_column(data, row, QUEUE_PER, &no_per);
 	if (!no_per && no_rate)
-		tell_useless("\"per\" has no effect without \"rate\"", "Set \"rate\" in the same row.");
+		notices_raise(&useless, "\"per\" has no effect without \"rate\"",
+					  "Set \"rate\" in the same row.");
 	if (queue_is_pattern(name))
 		return;
 	if (!no_total)
-		tell_useless("\"total\" has no effect in the row of one queue",
-					 "Set \"max\", or \"total\" in the row of a pattern.");
+		notices_raise(&useless, "\"total\" has no effect in the row of one queue",
+					  "Set \"max\", or \"total\" in the row of a pattern.");
 	if (!no_fair && DatumGetBool(fair))
-		tell_useless("\"fair\" has no effect in the row of one queue",
-					 "Set it in the row of a pattern, whose queues take turns.");
+		notices_raise(&useless, "\"fair\" has no effect in the row of one queue",
+					  "Set it in the row of a pattern, whose queues take turns.");
 	if (strchr(name, '*'))
-		tell_useless(psprintf("\"%s\" is the name of one queue, and no pattern", name),
-					 "In a pattern, \"%\" stands for any characters.");
+		notices_raise(&useless, psprintf("\"%s\" is the name of one queue, and no pattern", name),
+					  "In a pattern, \"%\" stands for any characters.");
 }
 
 /*

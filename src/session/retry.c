@@ -7,8 +7,8 @@
  * caller cannot see, so only the unique index knows.  A batch that it refuses is halved, until the
  * row is found; that row is skipped.
  *
- * The trigger writes the times (pg_task_timed).  In SQL pg_task_retry has a fixed search_path, so
- * its statements need no schema for operators.
+ * The trigger writes the times (pg_task_timed).  In SQL the functions have a fixed search_path, so
+ * their statements need no schema for operators.
  */
 #include "postgres.h"
 
@@ -44,100 +44,33 @@ PG_FUNCTION_INFO_V1(pg_task_retry_all);
 /* Rows that one statement plans again. */
 #define BATCH_MAX 1000
 
+/* Why nothing has changed, if it is none of the reasons that are known. */
+#define KEPT "a policy or a trigger of the table keeps it as it is"
+
 /* ---- why nothing has changed ---- */
-
-/* Does a task that the current user sees have the key of this one? */
-#define KEY_IS_TAKEN                                                                      \
-	"EXISTS (SELECT FROM %s AS k WHERE k.queue OPERATOR(pg_catalog.=) t.queue"            \
-	"           AND k.key OPERATOR(pg_catalog.=) t.key"                                   \
-	"           AND k.id OPERATOR(pg_catalog.<>) t.id AND k.state OPERATOR(pg_catalog.=)" \
-	"               ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK'::pg_catalog.text]))"
-
-/*
- * Read the state of a task, as it is now and as the current user sees it; and with key_taken,
- * whether a task that he sees has its key, for which he needs more rights.  "": he sees no such
- * task.
- */
-static const char *
-read_state(const TableAccess *access, int64 id, bool *key_taken)
-{
-	const char *sql = "SELECT t.state::pg_catalog.text, (%s)::pg_catalog.bool FROM %s AS t"
-					  " WHERE t.id OPERATOR(pg_catalog.=) $1";
-	const char *key = key_taken ? psprintf(KEY_IS_TAKEN, access->rows) : "false";
-	SPIExecuteOptions options = {.params = table_access_param(INT8OID, Int64GetDatum(id))};
-	bool isnull;
-
-	if (table_access_execute(access, psprintf(sql, key, access->rows), options, SPI_OK_SELECT) == 0)
-		return "";
-	if (key_taken)
-		*key_taken =
-			DatumGetBool(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2, &isnull));
-	return SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
-}
 
 /* Static, because a statement may call a function for many tasks. */
 static Notices unchanged;
 
-/* Tell why a function has changed nothing.  "hint" may be NULL. */
+/*
+ * Tell why a function has not changed a task.  "reason" is an expression of its row t, as the
+ * current user sees it; if that is NULL, it is "otherwise".
+ */
 static void
-tell_unchanged(int64 id, const char *what, const char *reason, const char *hint)
+tell_unchanged(const TableAccess *access, int64 id, const char *what, const char *reason,
+			   const char *otherwise)
 {
-	const char *last = notices_tell(&unchanged);
-
-	ereport(NOTICE, (errmsg("task " INT64_FORMAT " is not %s: %s", id, what, reason),
-					 last ? errdetail_internal("%s", last) : 0, hint ? errhint("%s", hint) : 0));
-}
-
-/* Tell why pg_task_cancel has not stopped this task. */
-static void
-tell_not_stopped(const TableAccess *access, int64 id)
-{
-	const char *reason = "a policy or a trigger of the table keeps it as it is";
-	const char *state;
+	char *sql = psprintf("SELECT (%s)::text FROM %s AS t WHERE t.id = $1", reason, access->rows);
+	SPIExecuteOptions options = {.params = table_access_param(INT8OID, Int64GetDatum(id))};
+	const char *told = "you see no such task";
 
 	if (notices_told(&unchanged) == NOTICES_MAX)
 		return;
-	state = read_state(access, id, NULL);
-	if (state[0] == '\0')
-		reason = "you see no such task";
-	else if (strcmp(state, "STOP") == 0)
-		reason = "it was stopped before";
-	else if (strcmp(state, "PLAN") != 0 && strcmp(state, "WORK") != 0)
-		reason = psprintf("it has ended, %s", state);
-	tell_unchanged(id, "stopped", reason, NULL);
-}
-
-/* Tell why pg_task_retry does not run this task again.  "refused": the SQLSTATE, or 0. */
-static void
-tell_not_retried(const TableAccess *access, int64 id, int refused)
-{
-	const char *reason = "a policy or a trigger of the table keeps it as it is";
-	const char *hint = NULL;
-	bool key_taken = false;
-	const char *state;
-
-	if (notices_told(&unchanged) == NOTICES_MAX)
-		return;
-	state = read_state(access, id, &key_taken);
-	if (state[0] == '\0')
-		reason = "you see no such task";
-	else if (strcmp(state, "PLAN") == 0)
-	{
-		reason = "it is planned already";
-		hint = psprintf("SELECT pg_task_why(" INT64_FORMAT ") says for what it waits.", id);
-	}
-	else if (strcmp(state, "WORK") == 0)
-		reason = "it runs";
-	else if (strcmp(state, "DONE") == 0)
-	{
-		reason = "it is DONE";
-		hint = "UPDATE it, SET state = 'PLAN', to run it once more.";
-	}
-	else if (refused == ERRCODE_LOCK_NOT_AVAILABLE)
-		reason = "another transaction has locked its row, or uses its key";
-	else if (key_taken || refused == ERRCODE_UNIQUE_VIOLATION)
-		reason = "another task has its key";
-	tell_unchanged(id, "run again", reason, hint);
+	if (table_access_execute(access, sql, options, SPI_OK_SELECT) > 0)
+		told = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
+	notices_raise(
+		&unchanged,
+		psprintf("task " INT64_FORMAT " is not %s: %s", id, what, told ? told : otherwise), NULL);
 }
 
 /* ---- pg_task_cancel ---- */
@@ -150,9 +83,8 @@ Datum
 pg_task_cancel(PG_FUNCTION_ARGS)
 {
 	TableAccess access = table_access_open(ACCESS_ROWS);
-	const char *sql = "UPDATE %s AS t SET state = 'STOP' WHERE t.id OPERATOR(pg_catalog.=) $1"
-					  " AND t.state OPERATOR(pg_catalog.=)"
-					  "     ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK'::pg_catalog.text])%s";
+	const char *sql = "UPDATE %s AS t SET state = 'STOP'"
+					  " WHERE t.id = $1 AND t.state IN ('PLAN', 'WORK')%s";
 	SPIExecuteOptions options = {.params = table_access_param(INT8OID, PG_GETARG_DATUM(0))};
 	bool stopped;
 
@@ -161,7 +93,11 @@ pg_task_cancel(PG_FUNCTION_ARGS)
 	stopped = table_access_execute(&access, psprintf(sql, access.table, access.condition), options,
 								   SPI_OK_UPDATE) > 0;
 	if (!stopped)
-		tell_not_stopped(&access, PG_GETARG_INT64(0));
+		tell_unchanged(
+			&access, PG_GETARG_INT64(0), "stopped",
+			"CASE WHEN t.state = 'STOP' THEN 'it was stopped before'"
+			"     WHEN t.state NOT IN ('PLAN', 'WORK') THEN 'it has ended, ' || t.state END",
+			KEPT);
 	SPI_finish();
 	PG_RETURN_BOOL(stopped);
 }
@@ -207,8 +143,13 @@ pg_task_interrupt(PG_FUNCTION_ARGS)
 		if (OidIsValid(role) && may_interrupt(role, relid))
 			interrupted |= executor_slot_interrupt(slot, relid, id, attempt, role) == role;
 	}
-	if (!interrupted && notices_told(&unchanged) < NOTICES_MAX)
-		tell_unchanged(id, "interrupted", "it does not run, or you may not interrupt it", NULL);
+	if (!interrupted)
+		notices_raise(&unchanged,
+					  psprintf("task " INT64_FORMAT
+							   " is not interrupted: it does not run, or you may"
+							   " not interrupt it",
+							   id),
+					  NULL);
 	PG_RETURN_BOOL(interrupted);
 }
 
@@ -314,13 +255,29 @@ tell_dependents(const TableAccess *access, Datum id)
 
 	if (notices_told(&unchanged) < NOTICES_MAX)
 		count = table_access_execute(access, psprintf(sql, access->rows), options, SPI_OK_SELECT);
-	if (count == 0)
-		return;
-	(void) notices_tell(&unchanged);
-	ereport(NOTICE, (errmsg("%d tasks that waited for task " INT64_FORMAT " are GONE", (int) count,
-							DatumGetInt64(id)),
-					 errhint("SELECT pg_task_retry_dependents(" INT64_FORMAT ") runs them again.",
-							 DatumGetInt64(id))));
+	if (count > 0)
+		notices_raise(&unchanged,
+					  psprintf("%d tasks that waited for task " INT64_FORMAT " are GONE",
+							   (int) count, DatumGetInt64(id)),
+					  psprintf("SELECT pg_task_retry_dependents(" INT64_FORMAT ") runs them again.",
+							   DatumGetInt64(id)));
+}
+
+/* Tell why pg_task_retry does not run this task again. */
+static void
+tell_not_retried(const Retry *retry, int64 id)
+{
+	const char *reason =
+		"CASE t.state WHEN 'PLAN' THEN 'it is planned already, see pg_task_why' WHEN 'WORK' THEN"
+		" 'it runs' WHEN 'DONE' THEN 'it is DONE; an UPDATE to PLAN runs it once more' ELSE"
+		" (SELECT 'another task has its key' FROM %s AS k WHERE k.queue = t.queue AND k.key = t.key"
+		"     AND k.id <> t.id AND k.state IN ('PLAN', 'WORK') LIMIT 1) END";
+
+	tell_unchanged(&retry->access, id, "run again", psprintf(reason, retry->access.rows),
+				   retry->refused == ERRCODE_UNIQUE_VIOLATION ? "another task has its key"
+				   : retry->refused == ERRCODE_LOCK_NOT_AVAILABLE
+					   ? "another transaction has locked its row, or uses its key"
+					   : KEPT);
 }
 
 /*
@@ -339,7 +296,7 @@ pg_task_retry(PG_FUNCTION_ARGS)
 	if (planned)
 		tell_dependents(&retry.access, id);
 	else
-		tell_not_retried(&retry.access, DatumGetInt64(id), retry.refused);
+		tell_not_retried(&retry, DatumGetInt64(id));
 	SPI_finish();
 	PG_RETURN_BOOL(planned);
 }

@@ -583,11 +583,9 @@ keep_end(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 	if (!trigger_has_state(new, "STOP") || !has_ended(old))
 		return;
 	set_column(columns, new, COLUMN_STATE, trigger_value(old, COLUMN_STATE, &isnull), false);
-	if (notices_told(&ended) > 0)
-		return;
-	(void) notices_tell(&ended);
-	ereport(NOTICE, (errmsg("a task that has ended keeps its state"),
-					 errhint("STOP is for tasks that are PLAN or WORK.")));
+	if (notices_told(&ended) == 0)
+		notices_raise(&ended, "a task that has ended keeps its state",
+					  "STOP is for tasks that are PLAN or WORK.");
 }
 
 /*
@@ -776,19 +774,16 @@ tell_stopped(const TriggerRow *old, const TriggerRow *new)
 {
 	bool isnull;
 	int64 id = DatumGetInt64(trigger_value(new, COLUMN_ID, &isnull));
-	const char *last;
 
 	if (!trigger_has_state(new, "STOP") || !trigger_is_unended(old) || !trigger_repeats(new) ||
 		SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA || !may_read_ids(new->rel) ||
 		notices_told(&stopped) == NOTICES_MAX)
 		return;
-	last = notices_tell(&stopped);
-	ereport(NOTICE,
-			(errmsg("task " INT64_FORMAT " does not repeat any more", id),
-			 last ? errdetail_internal("%s", last) : 0,
-			 errhint("To pause a task instead, set \"paused\" of its queue in the queue table."
-					 " SELECT pg_task_retry(" INT64_FORMAT ") takes the schedule up again.",
-					 id)));
+	notices_raise(
+		&stopped, psprintf("task " INT64_FORMAT " does not repeat any more", id),
+		psprintf("To pause a task instead, set \"paused\" of its queue in the queue table."
+				 " SELECT pg_task_retry(" INT64_FORMAT ") takes the schedule up again.",
+				 id));
 }
 
 /*
@@ -838,14 +833,15 @@ tell_doubled(const TriggerRow *row)
 		notices_told(&doubled) == NOTICES_MAX ||
 		pg_class_aclcheck(trigger_root_table(row->rel), GetUserId(), ACL_SELECT) != ACLCHECK_OK)
 		return;
-	(void) notices_tell(&doubled);
+	doubled.told++;
 	other = after_find_chain(row);
 	if (other == NULL)
 		return;
-	doubled.told = NOTICES_MAX;
-	ereport(NOTICE, (errmsg("another schedule has this key: %s", other),
-					 errdetail("A key is unique in its queue."),
-					 errhint("To move a schedule, UPDATE the queue of that task, or stop it.")));
+	doubled.told = NOTICES_MAX - 1;
+	notices_raise(
+		&doubled, psprintf("another schedule has this key: %s", other),
+		"A key is unique in its queue.  To move a schedule, UPDATE the queue of that task,"
+		" or stop it.");
 }
 
 /* Check a new row, and record what the scheduler must know of it. */

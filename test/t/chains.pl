@@ -93,8 +93,9 @@ subtest 'a schedule that moves to another queue' => sub {
 	is(notices_of('app', $insert->('repeat', 'old')), '', 'it is set up again');
 	my $id = sql(q{SELECT id FROM task WHERE key = 'moves'});
 	my $notice = qq{NOTICE:  another schedule has this key: task $id of queue "old"\n}
-		. "DETAIL:  A key is unique in its queue.\n"
-		. 'HINT:  To move a schedule, UPDATE the queue of that task, or stop it.';
+		. "DETAIL:  This statement raises no further notices of pg_task.\n"
+		. 'HINT:  A key is unique in its queue.  To move a schedule, UPDATE the queue of that task, '
+		. 'or stop it.';
 	is(notices_of('app', $insert->('repeat', 'new')), $notice, 'in another queue');
 	is(() = notices_of('app', q{INSERT INTO task (queue, key, repeat, request)
 		SELECT 'many' || n, CASE WHEN n > 9 THEN 'moves' ELSE n::text END, '1 day', 'SELECT 1'
