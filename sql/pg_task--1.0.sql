@@ -331,12 +331,16 @@ COMMENT ON FUNCTION pg_catalog.pg_task_again(timestamptz, jsonb) IS
 CREATE FUNCTION pg_catalog.pg_task_facts(id bigint, attempt integer, start timestamptz, queue text,
         max integer, role name, role_id bigint, stop timestamptz, failed integer,
         backoff double precision, writer xid, delay bigint,
-        OUT away boolean, OUT pid integer, OUT begun boolean, OUT service text, OUT not_role text,
-        OUT scheduler text, OUT scheduler_pid integer, OUT code text, OUT mine boolean,
+        OUT away boolean, OUT pid integer, OUT begun boolean, OUT not_role text,
+        OUT scheduler_pid integer, OUT code text, OUT mine boolean,
         OUT paused boolean, OUT rule_max integer, OUT rate integer, OUT per interval,
         OUT until timestamptz, OUT strict boolean, OUT full_total text, OUT again timestamptz,
-        OUT running integer, OUT rate_next timestamptz, OUT pause_next timestamptz, OUT isolated boolean,
-        OUT executors text)
+        OUT running integer, OUT rate_next timestamptz, OUT pause_next timestamptz,
+        OUT isolated boolean, OUT barred boolean, OUT disabled boolean, OUT named boolean,
+        OUT held boolean, OUT supervised boolean, OUT crowded boolean, OUT serves boolean,
+        OUT prepared boolean, OUT idle boolean, OUT place boolean, OUT of_role integer,
+        OUT role_limit integer, OUT of_database integer, OUT database_limit integer,
+        OUT busy integer, OUT executors integer, OUT bound_role text)
     LANGUAGE c VOLATILE STRICT AS 'MODULE_PATHNAME', 'pg_task_facts';
 
 COMMENT ON FUNCTION pg_catalog.pg_task_facts(bigint, integer, timestamptz, text, integer, name,
@@ -368,7 +372,13 @@ SELECT CASE
        WHEN t.state <> 'PLAN' AND f.pid IS NOT NULL THEN
            format('%s, but its run in pid %s has not ended yet', t.state, f.pid)
        WHEN t.state <> 'PLAN' THEN format('it has ended: %s at %s%s', t.state, t.stop, t.ended)
-       WHEN f.service IS NOT NULL THEN f.service
+       WHEN pg_is_in_recovery() THEN 'the server is a standby: tasks run on the primary'
+       WHEN f.barred THEN
+           'it is held back, because the scheduler of this database has crashed the server:'
+           ' see pg_task_release'
+       WHEN f.disabled THEN 'pg_task.enabled is off'
+       WHEN NOT f.named THEN
+           'no scheduler serves this database: pg_task.database does not name it'
        WHEN t.waits IS NOT NULL THEN
            -- Each row watches one task, so a cycle is found by one path.
            concat('it waits for task ', t.waits,
@@ -387,7 +397,15 @@ SELECT CASE
        WHEN t.dt = 'infinity' THEN 'planned for infinity: not before it is planned anew'
        WHEN t.dt > clock_timestamp() THEN
            format('planned for %s%s%s', t.dt, ', and ' || q.never, t.ended)
-       ELSE coalesce(f.not_role, f.scheduler,
+       ELSE coalesce(f.not_role,
+           CASE WHEN f.serves AND f.prepared THEN NULL
+                WHEN f.held THEN 'a command needs this database for itself'
+                WHEN NOT f.supervised THEN 'the supervisor of pg_task does not run'
+                WHEN f.crowded THEN 'no scheduler serves this database at the moment:'
+                    ' databases take turns, see pg_task.max_schedulers'
+                WHEN f.serves THEN
+                    'the scheduler prepares the task table; if that lasts, the log says why'
+                ELSE 'no scheduler serves this database yet: one is about to start' END,
            'code of the owner of the table may run with every write: ' || f.code
            || '; drop it, or set pg_task.owner_code for the database',
            CASE WHEN f.mine THEN
@@ -423,9 +441,9 @@ SELECT CASE
              q.pause || '; it may start at ' || f.pause_next,
              CASE WHEN t.crashed > 0 AND f.isolated THEN
                  'it may have crashed the server, and runs isolated: another such task runs now'
-                  WHEN t.crashed > 0 AND f.executors IS NOT NULL THEN
+                  WHEN t.crashed > 0 AND q.executors IS NOT NULL THEN
                  'it may have crashed the server, and waits for an executor of its own' END,
-             f.executors, q.rate, q.pause), (
+             q.executors, q.rate, q.pause), (
              -- Of each group of its queue, by the index of waiting rows, as in pg_task_top.
              WITH RECURSIVE g (max, priority, role, role_id) AS (
              (SELECT coalesce(r.max, 2147483647), r.priority, r.role, r.role_id
@@ -483,7 +501,20 @@ SELECT CASE
               CASE WHEN f.rate > 0 THEN format('the rate of its queue: at most %s starts in %s',
                                                f.rate, f.per) END AS rate,
               CASE WHEN t.max < 0 THEN format('the pause of its queue: %s between two starts',
-                  interval '1 ms' * - t.max::float8) END AS pause) AS q
+                  interval '1 ms' * - t.max::float8) END AS pause,
+              CASE WHEN f.idle THEN NULL
+                   WHEN f.of_role >= f.role_limit THEN
+                       format('role "%s" has %s of %s executors, all busy', f.bound_role, f.of_role,
+                              f.role_limit)
+                   WHEN f.of_database >= f.database_limit THEN
+                       format('this database has %s of %s executors, and none is free',
+                              f.of_database, f.database_limit)
+                   WHEN f.busy >= f.executors THEN
+                       format('no executor is free: %s of %s busy', f.busy, f.executors)
+                   WHEN NOT f.place THEN 'no executor can be started: no worker slot is free,'
+                       ' see max_worker_processes'
+                   ELSE format('an executor for role "%s" is about to start; if that lasts, the'
+                               ' log says why', f.bound_role) END AS executors) AS q
 $$;
 
 COMMENT ON FUNCTION pg_catalog.pg_task_why(bigint) IS

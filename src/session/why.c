@@ -173,68 +173,6 @@ is_named(void)
 	return named;
 }
 
-/* Nothing runs in this database. */
-static const char *
-explain_service(void)
-{
-	SharedFindings found = shared_database_found(MyDatabaseId);
-
-	if (RecoveryInProgress())
-		return "the server is a standby: tasks run on the primary";
-	if (crash_holds(MyDatabaseId))
-		return "it is held back, because the scheduler of this database has crashed the server:"
-			   " see pg_task_release";
-	if (!Settings.enabled || shared_database_is_disabled(MyDatabaseId, &found))
-		return "pg_task.enabled is off";
-	if (!is_named())
-		return "no scheduler serves this database: pg_task.database does not name it";
-	return NULL;
-}
-
-/* The database has no scheduler at the moment. */
-static const char *
-explain_scheduler(const WhyTask *task)
-{
-	const Survey *survey = &task->survey;
-
-	if (survey->state == SCHEDULER_RUNNING && survey->prepared)
-		return NULL;
-	if (survey->held)
-		return "a command needs this database for itself";
-	if (!survey->supervised)
-		return "the supervisor of pg_task does not run";
-	if (survey->state == SCHEDULER_FREE && survey->crowded)
-		return "no scheduler serves this database at the moment: databases take turns, see"
-			   " pg_task.max_schedulers";
-	if (survey->state == SCHEDULER_RUNNING)
-		return "the scheduler prepares the task table; if that lasts, the log says why";
-	return "no scheduler serves this database yet: one is about to start";
-}
-
-/* No executor can take it. */
-static const char *
-explain_executors(const WhyTask *task)
-{
-	const Survey *survey = &task->survey;
-	const Role *role = &task->role;
-
-	if (survey->has_idle)
-		return NULL;
-	if (role->limit >= 0 && survey->of_role >= role->limit)
-		return psprintf("role \"%s\" has %d of %d executors, all busy", role->name, survey->of_role,
-						role->limit);
-	if (role->database_limit >= 0 && survey->of_database >= role->database_limit)
-		return psprintf("this database has %d of %d executors, and none is free",
-						survey->of_database, role->database_limit);
-	if (survey->busy >= Shared->nexecutors)
-		return psprintf("no executor is free: %d of %d busy", survey->busy, Shared->nexecutors);
-	if (!survey->has_place)
-		return "no executor can be started: no worker slot is free, see max_worker_processes";
-	return psprintf("an executor for role \"%s\" is about to start; if that lasts, the log says"
-					" why",
-					role->name);
-}
-
 /*
  * Find an object of the task table, which is locked, or of a table beside it, with code of the
  * owner's.  Executes none of it.
@@ -260,21 +198,6 @@ find_code(const TableAccess *access)
 	return code;
 }
 
-/* Copy the queues of the tasks that an executor in this database has.  Returns how many. */
-static int
-copy_queues(SharedExecutor *slot, char (*queues)[TASK_QUEUE_MAX + 1])
-{
-	int count = 0;
-	uint32 i;
-
-	LWLockAcquire(slot->lock, LW_SHARED);
-	if (slot->state != EXECUTOR_FREE && slot->database == MyDatabaseId)
-		for (i = slot->done; i != slot->assigned; i++)
-			strlcpy(queues[count++], slot->ring[i % SHARED_RING].queue, TASK_QUEUE_MAX + 1);
-	LWLockRelease(slot->lock);
-	return count;
-}
-
 /* The limit that its queue has together with others is reached. */
 static const char *
 explain_total(const WhyTask *task)
@@ -289,8 +212,20 @@ explain_total(const WhyTask *task)
 		return NULL;
 	queues = palloc(SHARED_RING * sizeof(*queues));
 	for (i = 0; i < Shared->nexecutors; i++)
-		for (count = copy_queues(&Shared->executors[i], queues); count > 0; count--)
-			running += queue_rules_find(task->rules, queues[count - 1])->total_of == rule->total_of;
+	{
+		SharedExecutor *slot = &Shared->executors[i];
+		uint32 j;
+
+		/* copied, because a rule is not looked up under the lock */
+		count = 0;
+		LWLockAcquire(slot->lock, LW_SHARED);
+		if (slot->state != EXECUTOR_FREE && slot->database == MyDatabaseId)
+			for (j = slot->done; j != slot->assigned; j++)
+				strlcpy(queues[count++], slot->ring[j % SHARED_RING].queue, TASK_QUEUE_MAX + 1);
+		LWLockRelease(slot->lock);
+		while (count-- > 0)
+			running += queue_rules_find(task->rules, queues[count])->total_of == rule->total_of;
+	}
 	if (running < rule->total)
 		return NULL;
 	return psprintf("the queues of pattern \"%s\" are full: %d of %d run", rule->total_of, running,
@@ -370,17 +305,37 @@ static void
 set_survey(ResultRow *row, const WhyTask *task)
 {
 	const Survey *survey = &task->survey;
+	SharedFindings found = shared_database_found(MyDatabaseId);
 
 	/* the run may not have begun */
 	if (survey->has_run)
 		result_row_set(row, "pid", Int32GetDatum(survey->executor_pid));
 	set_bool(row, "begun", survey->has_begun);
-	set_text(row, "scheduler", explain_scheduler(task));
 	result_row_set(row, "scheduler_pid", Int32GetDatum(survey->scheduler_pid));
 	result_row_set(row, "running", Int32GetDatum(survey->of_queue));
 	set_bool(row, "isolated", survey->isolated);
-	if (task->role.error == NULL)
-		set_text(row, "executors", explain_executors(task));
+
+	/* whether the database is served */
+	set_bool(row, "barred", crash_holds(MyDatabaseId));
+	set_bool(row, "disabled",
+			 !Settings.enabled || shared_database_is_disabled(MyDatabaseId, &found));
+	set_bool(row, "named", is_named());
+	set_bool(row, "held", survey->held);
+	set_bool(row, "supervised", survey->supervised);
+	set_bool(row, "crowded", survey->crowded && survey->state == SCHEDULER_FREE);
+	set_bool(row, "serves", survey->state == SCHEDULER_RUNNING);
+	set_bool(row, "prepared", survey->prepared);
+
+	/* whether an executor can take it */
+	set_text(row, "bound_role", task->role.name);
+	set_bool(row, "idle", survey->has_idle);
+	set_bool(row, "place", survey->has_place);
+	set_count(row, "of_role", survey->of_role);
+	set_count(row, "role_limit", task->role.limit);
+	set_count(row, "of_database", survey->of_database);
+	set_count(row, "database_limit", task->role.database_limit);
+	set_count(row, "busy", survey->busy);
+	set_count(row, "executors", Shared->nexecutors);
 }
 
 /*
@@ -392,7 +347,7 @@ set_survey(ResultRow *row, const WhyTask *task)
 Datum
 pg_task_facts(PG_FUNCTION_ARGS)
 {
-	TupleDesc desc = result_row_desc(fcinfo, 22);
+	TupleDesc desc = result_row_desc(fcinfo, 36);
 	WhyTask task = {
 		.access = table_access_current(),
 		.run = {PG_GETARG_INT64(0), PG_GETARG_INT32(1), PG_GETARG_TIMESTAMPTZ(2)},
@@ -420,7 +375,6 @@ pg_task_facts(PG_FUNCTION_ARGS)
 		set_time(&row, "pause_next", next_start(&task, 1, -(int64) max * 1000));
 	set_survey(&row, &task);
 	set_bool(&row, "away", home_find(task.access->relid) == HOME_AWAY);
-	set_text(&row, "service", explain_service());
 	set_text(&row, "not_role",
 			 task.role.error && task.role.hint ? psprintf("%s: %s", task.role.error, task.role.hint)
 											   : task.role.error);
