@@ -86,5 +86,9 @@ is(order_of(q{
 	SELECT 'q', 2147483647, now() - interval '5 s', 'last' UNION ALL
 	SELECT 'q', -2147483648, now() - interval '5 s', 'first'}, 6),
 	'first urgent old new young last', 'what has waited so long is one priority better');
+is(order_of(q{
+	SELECT 'one', 0, now(), 'new' UNION ALL
+	SELECT 'two', 3, now() - interval '210 min', 'old' UNION ALL
+	SELECT 'three', 3, now() - interval '150 min', 'young'}, 3), 'old new young', 'between queues, too');
 
 done_testing();
