@@ -340,7 +340,8 @@ CREATE FUNCTION pg_catalog.pg_task_facts(id bigint, attempt integer, start times
         OUT held boolean, OUT supervised boolean, OUT crowded boolean, OUT serves boolean,
         OUT prepared boolean, OUT idle boolean, OUT place boolean, OUT of_role integer,
         OUT role_limit integer, OUT of_database integer, OUT database_limit integer,
-        OUT busy integer, OUT executors integer, OUT bound_role text)
+        OUT busy integer, OUT executors integer, OUT bound_role text,
+        OUT failing boolean)
     LANGUAGE c VOLATILE STRICT AS 'MODULE_PATHNAME', 'pg_task_facts';
 
 COMMENT ON FUNCTION pg_catalog.pg_task_facts(bigint, integer, timestamptz, text, integer, name,
@@ -368,7 +369,8 @@ SELECT CASE
            format('it runs next in pid %s, which runs another task', f.pid)
        WHEN t.state = 'WORK' AND pg_is_in_recovery() THEN
            format('it runs since %s on the primary', t.start)
-       WHEN t.state = 'WORK' THEN 'its run was interrupted; it is planned again at once'
+       WHEN t.state = 'WORK' THEN
+           'its run was interrupted; ' || coalesce(q.error, 'it is planned again at once')
        WHEN t.state <> 'PLAN' AND f.pid IS NOT NULL THEN
            format('%s, but its run in pid %s has not ended yet', t.state, f.pid)
        WHEN t.state <> 'PLAN' THEN format('it has ended: %s at %s%s', t.state, t.stop, t.ended)
@@ -398,7 +400,7 @@ SELECT CASE
        WHEN t.dt > clock_timestamp() THEN
            format('planned for %s%s%s', t.dt, ', and ' || q.never, t.ended)
        ELSE coalesce(f.not_role,
-           CASE WHEN f.serves AND f.prepared THEN NULL
+           CASE WHEN f.serves AND (f.prepared OR f.failing) THEN NULL
                 WHEN f.held THEN 'a command needs this database for itself'
                 WHEN NOT f.supervised THEN 'the supervisor of pg_task does not run'
                 WHEN f.crowded THEN 'no scheduler serves this database at the moment:'
@@ -443,7 +445,7 @@ SELECT CASE
                  'it may have crashed the server, and runs isolated: another such task runs now'
                   WHEN t.crashed > 0 AND q.executors IS NOT NULL THEN
                  'it may have crashed the server, and waits for an executor of its own' END,
-             q.executors, q.rate, q.pause), (
+             q.executors, q.error, q.rate, q.pause), (
              -- Of each group of its queue, by the index of waiting rows, as in pg_task_top.
              WITH RECURSIVE g (max, priority, role, role_id) AS (
              (SELECT coalesce(r.max, 2147483647), r.priority, r.role, r.role_id
@@ -513,8 +515,11 @@ SELECT CASE
                        format('no executor is free: %s of %s busy', f.busy, f.executors)
                    WHEN NOT f.place THEN 'no executor can be started: no worker slot is free,'
                        ' see max_worker_processes'
-                   ELSE format('an executor for role "%s" is about to start; if that lasts, the'
-                               ' log says why', f.bound_role) END AS executors) AS q
+                   WHEN NOT f.failing THEN format('an executor for role "%s" is about to start; if that lasts, the'
+                               ' log says why', f.bound_role) END AS executors,
+              CASE WHEN f.failing THEN 'the scheduler reports an error: ' || coalesce((
+                  SELECT s.error FROM pg_stat_task_scheduler() AS s
+                   WHERE s.datname = current_database()), 'see the log') END AS error) AS q
 $$;
 
 COMMENT ON FUNCTION pg_catalog.pg_task_why(bigint) IS

@@ -217,6 +217,7 @@ void
 refused_end_reports(void)
 {
 	report_end(&refused.reported, NULL);
+	figure_set(FIGURE_FAILING, 0);
 }
 
 /*
@@ -296,18 +297,24 @@ judge_error(int sqlstate, MonoTime now)
 	return failure;
 }
 
-/* Publish the error for pg_stat_task_scheduler. */
+/*
+ * Publish the error for pg_stat_task_scheduler and pg_task_why, with its detail, which alone says
+ * why a publication refuses a write; but not that of a constraint, which quotes the row.
+ */
 static void
 publish_error(const ErrorData *error)
 {
-	const char *message = error->message ? error->message : "";
+	bool detailed = error->detail && error->table_name == NULL;
 	SharedFindings found = shared_database_found(MyDatabaseId);
-	int length = pg_mbcliplen(message, (int) strlen(message), SHARED_ERROR - 1);
+	char *message = found.error.message;
 
-	found.error = (SharedError){.at = GetCurrentTimestamp()};
-	memcpy(found.error.message, message, length);
+	found.error.at = GetCurrentTimestamp();
+	snprintf(message, SHARED_ERROR, "%s%s%s", error->message ? error->message : "",
+			 detailed ? ": " : "", detailed ? error->detail : "");
+	message[pg_mbcliplen(message, (int) strlen(message), SHARED_ERROR - 1)] = '\0';
 	shared_database_publish(MyDatabaseId, &found);
 	figure_add(FIGURE_ERRORS, 1);
+	figure_set(FIGURE_FAILING, 1);
 }
 
 /* An error has ended the iteration: abort the transaction and report it.  Interrupts are held. */

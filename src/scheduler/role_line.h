@@ -26,9 +26,8 @@ typedef struct RoleDemand
 typedef struct RoleLine
 {
 	int count;
-	bool waits; /* one may be called now */
-	MonoTime
-		until; /* when the next may be that could not connect or may have none; or CLOCK_NEVER */
+	bool waits;		/* one may be called now */
+	MonoTime until; /* when one may be that could not connect or may have none; or CLOCK_NEVER */
 } RoleLine;
 
 extern RoleDemand role_line_block(QueueGroup *group, ClockNow now);

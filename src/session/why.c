@@ -54,6 +54,7 @@ typedef struct Survey
 	/* the scheduler of the database */
 	SchedulerState state; /* SCHEDULER_FREE: there is none */
 	bool prepared;		  /* it has a task table */
+	bool failing;		  /* an error of it lasts */
 	int scheduler_pid;	  /* 0: it has not attached */
 	bool supervised;	  /* the supervisor runs */
 	bool crowded;		  /* databases take turns at having a scheduler */
@@ -98,6 +99,7 @@ survey_scheduler(Survey *survey)
 	if (slot == NULL)
 		return;
 	survey->state = slot->state;
+	survey->failing = pg_atomic_read_u64(&slot->figures[FIGURE_FAILING]) != 0;
 	if (slot->proc != SHARED_NO_PROC)
 		survey->scheduler_pid = GetPGProcByNumber(slot->proc)->pid;
 	LWLockAcquire(slot->lock, LW_SHARED);
@@ -325,6 +327,7 @@ set_survey(ResultRow *row, const WhyTask *task)
 	set_bool(row, "crowded", survey->crowded && survey->state == SCHEDULER_FREE);
 	set_bool(row, "serves", survey->state == SCHEDULER_RUNNING);
 	set_bool(row, "prepared", survey->prepared);
+	set_bool(row, "failing", survey->failing);
 
 	/* whether an executor can take it */
 	set_text(row, "bound_role", task->role.name);
@@ -347,7 +350,7 @@ set_survey(ResultRow *row, const WhyTask *task)
 Datum
 pg_task_facts(PG_FUNCTION_ARGS)
 {
-	TupleDesc desc = result_row_desc(fcinfo, 36);
+	TupleDesc desc = result_row_desc(fcinfo, 37);
 	WhyTask task = {
 		.access = table_access_current(),
 		.run = {PG_GETARG_INT64(0), PG_GETARG_INT32(1), PG_GETARG_TIMESTAMPTZ(2)},

@@ -126,6 +126,7 @@ typedef enum SchedulerFigure
 	FIGURE_CLAIMED,	   /* tasks */
 	FIGURE_MISSED,	   /* rows that it could not claim: locked, or changed meanwhile */
 	FIGURE_ERRORS,	   /* iterations that ended with one */
+	FIGURE_FAILING,	   /* 1: its last error lasts, or rows are skipped because of errors */
 	FIGURE_HELD,	   /* refused rows, waiting suspects, orphans */
 	FIGURE_WANTED,	   /* executors that due tasks lack */
 	FIGURE_OLDEST,	   /* first planned time of what waits in no paused queue, by the last scan */

@@ -291,6 +291,59 @@ subtest 'locks' => sub {
 	$_->quit for $session, $other;
 };
 
+# The server refuses every UPDATE of the table: tasks cannot be claimed, nor outcomes written.
+subtest 'errors of the scheduler' => sub {
+	my $no_identity = 'cannot update table "task" because it does not have a replica identity and '
+	  . 'publishes updates';
+	my ($running) = hold_executors('error', 1);
+
+	for my $case (
+		[ q{CREATE PUBLICATION p FOR TABLE task WHERE (queue = 'a')}, 'cannot update table "task": '
+			. 'Column used in the publication WHERE expression is not part of the replica identity.' ],
+		[ 'CREATE PUBLICATION p FOR TABLE task (queue, request)', 'cannot update table "task": '
+			. 'Column list used by the publication does not cover the replica identity.' ],
+		[ 'CREATE PUBLICATION p FOR TABLE task; ALTER TABLE task REPLICA IDENTITY NOTHING',
+			$no_identity ])
+	{
+		my ($publish, $error) = @$case;
+
+		sql($publish);
+		my $id = insert_task($node, request => 'SELECT 1', role => 'app');
+		like_why($id, qr/^the scheduler reports an error: \Q$error\E$/, $publish);
+		like_why($id, qr/^the scheduler reports an error: see the log$/,
+			'others are not told which', user => 'app');
+		if ($error eq $no_identity)
+		{
+			open_gate($node, 'error');
+			like_why($running, qr/^its run was interrupted; the scheduler reports an error: \Q$error\E$/,
+				'a task that ran when the publication was made');
+		}
+		sql('DROP PUBLICATION p; ALTER TABLE task REPLICA IDENTITY DEFAULT');
+		run_task($node, request => 'SELECT 1'); # the commit wakes the scheduler
+		wait_for_state($node, $id, 'DONE');
+	}
+	wait_for_state($node, $running, 'FAIL');
+	is_row($node, $running, { sqlstate => '55000', error => $no_identity }, 'its row says it then');
+
+	sql(q{ALTER TABLE task ADD CHECK (request <> 'no' OR state = 'PLAN')});
+	my $bad = insert_task($node, request => 'no', queue => 'refused');
+	like_why($bad, qr/an error: new row for relation "task" violates check constraint "task_check"$/,
+		'a refused row, which is not quoted');
+	sql('ALTER TABLE task DROP CONSTRAINT task_check');
+	run_task($node, request => 'SELECT 1');
+	wait_for_state($node, $bad, 'FAIL');
+
+	# two locks, so that nothing is known of who keeps the row
+	insert_rule('locked', paused => 'true');
+	my $locked = insert_task($node, request => 'SELECT 1', queue => 'locked');
+	my @sessions = map { open_session($node, 'postgres') } 1, 2;
+	$_->query_safe("BEGIN; SELECT FROM task WHERE id = $locked FOR SHARE") for @sessions;
+	sql(q{UPDATE task_queue SET paused = false WHERE queue = 'locked'});
+	like_why($locked, qr/^nothing keeps it: it is about to start$/, 'the errors are over');
+	$_->quit for @sessions;
+	wait_for_state($node, $locked, 'DONE');
+};
+
 # Suspects: no crash is needed, because the column says so.
 subtest 'isolated' => sub {
 	my ($first, $second) = map {
