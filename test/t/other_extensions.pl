@@ -108,6 +108,10 @@ subtest 'a function that refuses a block' => sub {
 	is(outcome('state, sqlstate', q{SELECT nextval('runs'); SELECT must_be_alone()}),
 		'FAIL|25001', 'beside another statement the function is refused');
 	is(sql('SELECT last_value FROM runs'), '1', 'the run is not repeated');
+	sql(q{CREATE FUNCTION refuse_block() RETURNS void LANGUAGE plpgsql AS $$BEGIN
+		IF is_in_block() THEN RAISE 'not in a block' USING ERRCODE = '0A000'; END IF; END$$});
+	is(outcome('state, sqlstate', 'SELECT refuse_block()'), 'FAIL|0A000', 'by another code');
+	is(outcome('state', 'DO $$BEGIN PERFORM refuse_block(); END$$'), 'DONE', 'DO helps');
 };
 
 # A run that a deferred trigger rejects at the end is rolled back.
