@@ -17,10 +17,7 @@
  */
 #include "postgres.h"
 
-#include <ctype.h>
-
 #include "access/htup_details.h"
-#include "access/transam.h"
 #include "catalog/pg_type.h"
 #include "executor/tuptable.h"
 /*
@@ -34,13 +31,11 @@
 #include "libpq/pqmq.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
-#include "parser/parse_coerce.h"
+#include "nodes/makefuncs.h"
 #include "tcop/tcopprot.h"
 #include "utils/builtins.h"
-#include "utils/date.h"
-#include "utils/datetime.h"
 #include "utils/elog.h"
-#include "utils/fmgrprotos.h"
+#include "utils/fmgroids.h"
 #include "utils/json.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -369,17 +364,6 @@ response_error(const ErrorData *error, const char *request)
 
 /* ---- rows ---- */
 
-/* How the values of a column are written. */
-typedef struct ResultColumn
-{
-	FmgrInfo output;
-	Oid type;	  /* a domain's base type */
-	Oid element;  /* of an array */
-	Oid cast;	  /* function to json, if the type has one */
-	bool is_json; /* its text is JSON already */
-	bool is_row;
-} ResultColumn;
-
 /* A receiver of rows. */
 typedef struct ResultReceiver
 {
@@ -387,7 +371,7 @@ typedef struct ResultReceiver
 	Response *response;
 	uint64 rows;			   /* of this statement */
 	TupleDesc desc;			   /* the statement's */
-	ResultColumn *columns;	   /* in "context" */
+	FmgrInfo *outputs;		   /* of the columns, in "context": to text, or to_json */
 	MemoryContext context;	   /* for one statement */
 	MemoryContext row_context; /* for one row */
 } ResultReceiver;
@@ -408,35 +392,28 @@ short_type_name(Oid type)
 	return name;
 }
 
-/* Return the function that casts the type to json, as to_json does; InvalidOid if there is none. */
-static Oid
-find_json_cast(const ResultColumn *column)
-{
-	Oid function;
-
-	if (column->type < FirstNormalObjectId || OidIsValid(column->element) || column->is_row)
-		return InvalidOid;
-	if (find_coercion_pathway(JSONOID, column->type, COERCION_EXPLICIT, &function) !=
-		COERCION_PATH_FUNC)
-		return InvalidOid;
-	return function;
-}
-
+/*
+ * Find the function that writes the values of a column.  to_json learns their type from the
+ * expression of its call.
+ */
 static void
-describe_column(ResultColumn *column, Form_pg_attribute att, ResultFormat format)
+find_output(FmgrInfo *output, Form_pg_attribute att, ResultFormat format)
 {
 	Oid function;
 	bool is_varlena;
 
-	getTypeOutputInfo(att->atttypid, &function, &is_varlena);
-	fmgr_info(function, &column->output);
 	if (format != RESULT_JSON)
+	{
+		getTypeOutputInfo(att->atttypid, &function, &is_varlena);
+		fmgr_info(function, output);
 		return;
-	column->type = getBaseType(att->atttypid);
-	column->element = get_element_type(column->type);
-	column->is_json = column->type == JSONOID || column->type == JSONBOID;
-	column->is_row = type_is_rowtype(column->type);
-	column->cast = find_json_cast(column);
+	}
+	fmgr_info(F_TO_JSON, output);
+	fmgr_info_set_expr(
+		(Node *) makeFuncExpr(F_TO_JSON, JSONOID,
+							  list_make1(makeNullConst(att->atttypid, -1, att->attcollation)),
+							  InvalidOid, InvalidOid, COERCE_EXPLICIT_CALL),
+		output);
 }
 
 /* Write a value as COPY does in CSV format: quoted if necessary.  "alone": the only column. */
@@ -460,51 +437,6 @@ put_csv_value(ResponseText *text, const char *value, bool alone)
 	}
 	put_string(text, value);
 	put(text, "\"", 1);
-}
-
-/* Is this the text of a number that is valid in JSON?  NaN and Infinity are not. */
-static bool
-is_json_number(Oid type, const char *value)
-{
-	return (type == INT2OID || type == INT4OID || type == INT8OID || type == FLOAT4OID ||
-			type == FLOAT8OID || type == NUMERICOID) &&
-		   isdigit((unsigned char) value[*value == '-']);
-}
-
-static void
-append_json_datum(StringInfo row, Datum json)
-{
-	text *value = DatumGetTextPP(json);
-
-	appendBinaryStringInfo(row, VARDATA_ANY(value), (int) VARSIZE_ANY_EXHDR(value));
-}
-
-/* Write a value as to_json does. */
-static void
-append_json_value(StringInfo row, ResultColumn *column, Datum value)
-{
-	char buffer[MAXDATELEN + 1];
-	char *text;
-
-	if (OidIsValid(column->element))
-		append_json_datum(row, DirectFunctionCall1(array_to_json, value));
-	else if (column->is_row)
-		append_json_datum(row, DirectFunctionCall1(row_to_json, value));
-	else if (OidIsValid(column->cast))
-		append_json_datum(row, OidFunctionCall1(column->cast, value));
-	else if (column->type == DATEOID || column->type == TIMESTAMPOID ||
-			 column->type == TIMESTAMPTZOID)
-		appendStringInfo(row, "\"%s\"", JsonEncodeDateTime(buffer, value, column->type, NULL));
-	else if (column->type == BOOLOID)
-		appendStringInfoString(row, DatumGetBool(value) ? "true" : "false");
-	else
-	{
-		text = OutputFunctionCall(&column->output, value);
-		if (column->is_json || is_json_number(column->type, text))
-			appendStringInfoString(row, text);
-		else
-			escape_json(row, text);
-	}
 }
 
 /*
@@ -546,9 +478,9 @@ start_rows(DestReceiver *self, int operation pg_attribute_unused(), TupleDesc de
 	response->received = true;
 	receiver->rows = 0;
 	receiver->desc = desc;
-	receiver->columns = palloc0(Max(desc->natts, 1) * sizeof(ResultColumn));
+	receiver->outputs = palloc0(Max(desc->natts, 1) * sizeof(FmgrInfo));
 	for (i = 0; i < desc->natts; i++)
-		describe_column(&receiver->columns[i], TupleDescAttr(desc, i), response->format);
+		find_output(&receiver->outputs[i], TupleDescAttr(desc, i), response->format);
 	if (response->format == RESULT_JSON)
 		begin_result(response, "[");
 	else if (desc->natts > 1 || response->format == RESULT_CSV)
@@ -580,7 +512,7 @@ put_line_row(ResultReceiver *receiver, TupleTableSlot *slot)
 			put_string(text, csv ? "" : "\\N");
 			continue;
 		}
-		value = OutputFunctionCall(&receiver->columns[i].output, slot->tts_values[i]);
+		value = OutputFunctionCall(&receiver->outputs[i], slot->tts_values[i]);
 		if (csv)
 			put_csv_value(text, value, natts == 1);
 		else
@@ -592,6 +524,7 @@ static void
 put_json_row(ResultReceiver *receiver, TupleTableSlot *slot)
 {
 	StringInfoData row;
+	text *value;
 	int i;
 
 	initStringInfo(&row);
@@ -603,9 +536,12 @@ put_json_row(ResultReceiver *receiver, TupleTableSlot *slot)
 		escape_json(&row, NameStr(TupleDescAttr(receiver->desc, i)->attname));
 		appendStringInfoChar(&row, ':');
 		if (slot->tts_isnull[i])
+		{
 			appendStringInfoString(&row, "null");
-		else
-			append_json_value(&row, &receiver->columns[i], slot->tts_values[i]);
+			continue;
+		}
+		value = DatumGetTextPP(FunctionCall1(&receiver->outputs[i], slot->tts_values[i]));
+		appendBinaryStringInfo(&row, VARDATA_ANY(value), (int) VARSIZE_ANY_EXHDR(value));
 	}
 	appendStringInfoChar(&row, '}');
 	put_part(receiver->response, row.data, row.len);
