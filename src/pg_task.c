@@ -22,7 +22,6 @@
 #include "utils/inval.h"
 #include "utils/syscache.h"
 
-#include "compat.h"
 #include "executor/cleanup.h"
 #include "executor/request.h"
 #include "session/commands.h"

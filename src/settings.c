@@ -17,7 +17,6 @@
 #include "parser/scansup.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
-#include "utils/memutils.h"
 #include "utils/varlena.h"
 
 #include "compat.h"
@@ -456,25 +455,6 @@ show_id(void)
 
 /* ---- definitions ---- */
 
-static const struct
-{
-	const char *name;
-	const char *text;
-	const char *detail;
-	bool *variable;
-} booleans[] = {
-	{"pg_task.enabled", "Enables the start of tasks on this server, or in a database.",
-	 "If it is off for the server, no database can enable it for itself.", &Settings.enabled},
-	{"pg_task.owner_code",
-	 "Lets code of the task table's owner run when tasks of other roles are written.",
-	 "If it is off, tasks of other roles wait while a write to the table or its companions could"
-	 " run code that is neither C nor built in.",
-	 &Settings.owner_code},
-	{"pg_task.create_table", "Creates the task table if it does not exist.",
-	 "If it is off, a task table that exists is served, and where there is none nothing is created.",
-	 &variables.create},
-};
-
 /*
  * What is told about tasks, a role must not be able to hide of its own: only superusers set that.
  */
@@ -549,28 +529,22 @@ static const struct
 	 "Zero means no limit.", &Settings.task.active, 0, INT_MAX, PGC_USERSET, GUC_UNIT_MS},
 };
 
-static const struct
+/* A setting of the database.  Its default is the value that its variable has had so far. */
+static void
+define_bool(const char *name, const char *text, const char *detail, bool *variable)
 {
-	const char *name;
-	const char *text;
-	const char *detail;
-	int *variable;
-	const struct config_enum_entry *options;
-	GucContext context;
-} enumerations[] = {
-	{"pg_task.log", "Sets which events of tasks are logged.",
-	 "Each value includes those before it: none, failures, ends, all.", &Settings.log, log_options,
-	 PGC_SUSET},
-	{"pg_task.synchronous_commit", "Sets synchronous_commit for the commit of a task.",
-	 "\"database\" means that the server's own setting applies.", &variables.synchronous_commit,
-	 commit_options, PGC_USERSET},
-	{"pg_task.format", "Sets the format of the response of a task whose column \"format\" is NULL.",
-	 NULL, &Settings.task.format, format_options, PGC_USERSET},
-	{"pg_task.missed",
-	 "Sets which of the runs that a repeating task has missed it makes up for, if its column"
-	 " \"missed\" is NULL.",
-	 NULL, &Settings.task.missed, missed_options, PGC_USERSET},
-};
+	DefineCustomBoolVariable(name, text, detail, variable, *variable, PGC_USERSET, 0,
+							 check_source_of_bool, NULL, NULL);
+}
+
+/* Likewise, a choice. */
+static void
+define_enum(const char *name, const char *text, const char *detail, int *variable,
+			const struct config_enum_entry *options, GucContext context)
+{
+	DefineCustomEnumVariable(name, text, detail, variable, *variable, options, context, 0, NULL,
+							 NULL, NULL);
+}
 
 static void
 define_names(void)
@@ -633,21 +607,37 @@ settings_define(void)
 
 	define_names();
 	define_texts();
-	for (i = 0; i < (int) lengthof(booleans); i++)
-		DefineCustomBoolVariable(booleans[i].name, booleans[i].text, booleans[i].detail,
-								 booleans[i].variable, *booleans[i].variable, PGC_USERSET, 0,
-								 check_source_of_bool, NULL, NULL);
+	define_bool("pg_task.enabled", "Enables the start of tasks on this server, or in a database.",
+				"If it is off for the server, no database can enable it for itself.",
+				&Settings.enabled);
+	define_bool("pg_task.owner_code",
+				"Lets code of the task table's owner run when tasks of other roles are written.",
+				"If it is off, tasks of other roles wait while a write to the table or its"
+				" companions could run code that is neither C nor built in.",
+				&Settings.owner_code);
+	define_bool("pg_task.create_table", "Creates the task table if it does not exist.",
+				"If it is off, a task table that exists is served, and where there is none nothing"
+				" is created.",
+				&variables.create);
 	for (i = 0; i < (int) lengthof(integers); i++)
 		DefineCustomIntVariable(
 			integers[i].name, integers[i].text, integers[i].detail, integers[i].variable,
 			*integers[i].variable, integers[i].low, integers[i].high, integers[i].context,
 			integers[i].unit,
 			integers[i].variable == &variables.period ? check_source_of_int : NULL, NULL, NULL);
-	for (i = 0; i < (int) lengthof(enumerations); i++)
-		DefineCustomEnumVariable(enumerations[i].name, enumerations[i].text, enumerations[i].detail,
-								 enumerations[i].variable, *enumerations[i].variable,
-								 enumerations[i].options, enumerations[i].context, 0, NULL, NULL,
-								 NULL);
+	define_enum("pg_task.log", "Sets which events of tasks are logged.",
+				"Each value includes those before it: none, failures, ends, all.", &Settings.log,
+				log_options, PGC_SUSET);
+	define_enum("pg_task.synchronous_commit", "Sets synchronous_commit for the commit of a task.",
+				"\"database\" means that the server's own setting applies.",
+				&variables.synchronous_commit, commit_options, PGC_USERSET);
+	define_enum("pg_task.format",
+				"Sets the format of the response of a task whose column \"format\" is NULL.", NULL,
+				&Settings.task.format, format_options, PGC_USERSET);
+	define_enum("pg_task.missed",
+				"Sets which of the runs that a repeating task has missed it makes up for, if its"
+				" column \"missed\" is NULL.",
+				NULL, &Settings.task.missed, missed_options, PGC_USERSET);
 	DefineCustomRealVariable("pg_task.backoff",
 							 "Sets the factor by which the delay grows with each further retry of a"
 							 " task whose column \"backoff\" is NULL.",

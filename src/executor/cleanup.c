@@ -35,7 +35,6 @@
 #include "storage/lock.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
-#include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/elog.h"
 #include "utils/fmgrprotos.h"

@@ -16,7 +16,6 @@
 #include "pgstat.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
-#include "storage/latch.h"
 #include "storage/pmsignal.h"
 #include "tcop/tcopprot.h"
 #include "utils/timeout.h"
@@ -34,7 +33,6 @@
 #include "shared/statistics.h"
 #include "shared/worker.h"
 #include "task/roles.h"
-#include "task/statement.h"
 
 PGDLLEXPORT void pg_task_executor_main(Datum arg);
 

@@ -17,9 +17,6 @@
 #include "storage/bufmgr.h"
 #include "storage/itemptr.h"
 #include "utils/builtins.h"
-#include "utils/memutils.h"
-#include "utils/rel.h"
-#include "utils/timestamp.h"
 
 #include "scheduler/history.h"
 #include "scheduler/pool.h"

@@ -14,7 +14,6 @@
 #include "postgres.h"
 
 #include "utils/builtins.h"
-#include "utils/memutils.h"
 
 #include "scheduler/order.h"
 #include "scheduler/orphans.h"

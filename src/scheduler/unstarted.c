@@ -420,6 +420,23 @@ write_unstarted(ClockNow now)
 	remove_written();
 }
 
+/* Find up to "limit" rows by a statement that asks for those of this time, an argument of it. */
+static int
+find_places(const Statement *statement, const char *name, TimestampTz time, int limit,
+			TaskPlace **places)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+	int count;
+
+	statement_begin(&args);
+	arg_timestamp(&args, name, time);
+	arg_int64(&args, "limit", limit);
+	count = rows_returned_places(caller, work_execute(statement, &args), places);
+	statement_end();
+	return count;
+}
+
 /* clang-format off */
 
 /*
@@ -429,6 +446,10 @@ write_unstarted(ClockNow now)
 #define EXPIRY "(" PLANNED " AT TIME ZONE 'UTC') + t.active"
 #define EXPIRES WAITING " AND t.active < interval '100 years'"
 
+/*
+ * Waiting tasks that have expired by their column "active"; the earliest expiry comes first.
+ * Defaults of roles are not considered.
+ */
 static const Statement find_expired = {.sql =
 	"SELECT t.dt, t.id"
 	"  FROM {rows} AS t"
@@ -437,28 +458,6 @@ static const Statement find_expired = {.sql =
 	" LIMIT $limit"
 	"   FOR NO KEY UPDATE OF t SKIP LOCKED"};
 
-/* clang-format on */
-
-/*
- * Find up to "limit" waiting tasks that have expired by their column "active"; the earliest expiry
- * comes first.  Defaults of roles are not considered.
- */
-static int
-find_expired_tasks(TimestampTz now, int limit, TaskPlace **places)
-{
-	MemoryContext caller = CurrentMemoryContext;
-	StatementArgs args;
-	int count;
-
-	statement_begin(&args);
-	arg_timestamp(&args, "now", now);
-	arg_int64(&args, "limit", limit);
-	count = rows_returned_places(caller, work_execute(&find_expired, &args), places);
-	statement_end();
-	return count;
-}
-
-/* clang-format off */
 static const Statement find_next_expiry = {.sql =
 	"SELECT (" EXPIRY ") AT TIME ZONE 'UTC'"
 	"  FROM {rows} AS t"
@@ -501,7 +500,7 @@ expire_tasks(ClockNow now)
 	int i;
 
 	(void) work_begin_writing("expiring tasks", true);
-	count = find_expired_tasks(now.wall, EXPIRE_MAX + refused_count(), &places);
+	count = find_places(&find_expired, "now", now.wall, EXPIRE_MAX + refused_count(), &places);
 	count = refused_batch_take(REFUSED_UNSTARTED, places, count, limit, now.mono);
 	expired = palloc0(count * sizeof(Candidate) + 1);
 	for (i = 0; i < count; i++)
@@ -647,22 +646,6 @@ static const Statement plan_rows = {.sql =
 
 /* clang-format on */
 
-/* Find up to "limit" rows that wait for a start of the server after theirs. */
-static int
-find_reboot_rows(int limit, TaskPlace **places)
-{
-	MemoryContext caller = CurrentMemoryContext;
-	StatementArgs args;
-	int count;
-
-	statement_begin(&args);
-	arg_timestamp(&args, "started", PgStartTime);
-	arg_int64(&args, "limit", limit);
-	count = rows_returned_places(caller, work_execute(&find_reboot, &args), places);
-	statement_end();
-	return count;
-}
-
 /*
  * Plan those of these rows for "now" that still wait for it.  Waits for locked ones.  Returns the
  * number that was written.
@@ -700,7 +683,8 @@ plan_reboot(ClockNow now)
 
 	(void) work_begin_writing("planning the tasks that run when the server starts", true);
 	work_limit(WORK_SCAN_MS);
-	found = find_reboot_rows(REBOOT_MAX + refused_count(), &places);
+	found =
+		find_places(&find_reboot, "started", PgStartTime, REBOOT_MAX + refused_count(), &places);
 	count = refused_batch_take(REFUSED_UNSTARTED, places, found, limit, now.mono);
 	if (count > 0)
 		count = write_reboot_rows(places, count, now.wall);

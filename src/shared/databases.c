@@ -13,11 +13,7 @@
  */
 #include "postgres.h"
 
-#include "miscadmin.h"
 #include "storage/lwlock.h"
-#include "storage/proc.h"
-#include "utils/timestamp.h"
-#include "utils/wait_event.h"
 
 #include "compat.h"
 #include "shared/crash.h"

@@ -25,7 +25,6 @@
 #include "storage/shmem.h"
 #include "utils/timestamp.h"
 
-#include "compat.h"
 #include "settings.h"
 #include "shared/crash.h"
 #include "shared/shared.h"

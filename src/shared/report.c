@@ -73,7 +73,10 @@ end_causes(Reports *reports, const char *text, bool unseen)
 		ReportedCause *cause = slist_container(ReportedCause, node, iter.cur);
 
 		if ((unseen && cause->seen) || (text && strncmp(cause->text, text, CAUSE_MAX) != 0))
+		{
+			cause->seen &= !unseen;
 			continue;
+		}
 		slist_delete_current(&iter);
 		reports->count--;
 		pfree(cause);
@@ -90,9 +93,5 @@ report_end(Reports *reports, const char *text)
 void
 report_end_unseen(Reports *reports)
 {
-	slist_iter iter;
-
 	end_causes(reports, NULL, true);
-	slist_foreach(iter, &reports->causes)
-		slist_container(ReportedCause, node, iter.cur)->seen = false;
 }
