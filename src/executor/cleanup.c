@@ -281,15 +281,6 @@ holds_advisory_lock(void)
 	return found;
 }
 
-/* Has the process allocated too much memory?  Measured once every MEASURE_EVERY tasks. */
-static bool
-has_grown_large(void)
-{
-	if (++session.tasks % MEASURE_EVERY != 0)
-		return false;
-	return MemoryContextMemAllocated(TopMemoryContext, true) > MEMORY_MAX;
-}
-
 /*
  * A command is about to be executed.  Record a LOAD: it may change the session, whatever it loads;
  * and commands that may leave something in the session that cleanup_member does not reset.
@@ -408,5 +399,6 @@ cleanup_session(Oid role)
 		CommitTransactionCommand();
 	}
 	return !session.load && cleanup_allows_commit() && !has_loaded_state() && close_connections() &&
-		   !has_grown_large();
+		   (++session.tasks % MEASURE_EVERY != 0 ||
+			MemoryContextMemAllocated(TopMemoryContext, true) <= MEMORY_MAX);
 }

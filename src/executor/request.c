@@ -382,22 +382,6 @@ may_be_batched(List *statements)
 	return true;
 }
 
-/* Must this statement be committed at once, because its effects cannot be rolled back? */
-static bool
-commits_now(Node *statement)
-{
-	return IsA(statement, TransactionStmt) ||
-		   (!IsTransactionBlock() && (MyXactFlags & XACT_FLAGS_NEEDIMMEDIATECOMMIT) != 0);
-}
-
-/* Is the request a single statement that is to run in an implicit block, and may? */
-static bool
-needs_block(const Request *request, List *statements)
-{
-	return request->wants_block && !request->batched && request->single &&
-		   may_be_in_block(linitial_node(RawStmt, statements)->stmt);
-}
-
 /*
  * Run all statements of a request, in order, and append what they return to the response.
  *
@@ -422,7 +406,8 @@ request_run(Request *request)
 	if (request->batched && !may_be_batched(statements))
 		elog(ERROR, "a statement cannot run in a batch");
 	request->logged = log_statement_text(request->text, statements);
-	request->in_block = needs_block(request, statements);
+	request->in_block = request->wants_block && !request->batched && request->single &&
+						may_be_in_block(linitial_node(RawStmt, statements)->stmt);
 	foreach(cell, statements)
 	{
 		RawStmt *raw = lfirst_node(RawStmt, cell);
@@ -440,7 +425,9 @@ request_run(Request *request)
 		MemoryContextReset(statement_context);
 		if (lnext(statements, cell) == NULL && !request->batched)
 			EndImplicitTransactionBlock();
-		if (commits_now(raw->stmt))
+		/* its effects may be such that cannot be rolled back */
+		if (IsA(raw->stmt, TransactionStmt) ||
+			(!IsTransactionBlock() && (MyXactFlags & XACT_FLAGS_NEEDIMMEDIATECOMMIT) != 0))
 		{
 			CommitTransactionCommand();
 			open = false;

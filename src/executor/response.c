@@ -647,64 +647,44 @@ to_server_encoding(char *text)
 	return text ? pg_client_to_server(text, (int) strlen(text)) : NULL;
 }
 
-/* Parse a NoticeResponse or ErrorResponse, as a client would. */
+/*
+ * A NoticeResponse or ErrorResponse, parsed as by a client.  run.c catches an ERROR.  Nothing
+ * catches a FATAL: the task has failed with it, unless it says that the process was terminated.
+ */
 static void
-parse_report(const char *data, size_t length, ErrorData *report)
+receive_report(bool is_error, const char *data, size_t length)
 {
+	ResponseText *notices = &client.response->notices;
 	StringInfoData message;
+	ErrorData report;
 
 	initStringInfo(&message);
 	appendBinaryStringInfo(&message, data, (int) length);
-	pq_parse_errornotice(&message, report);
-	report->message = to_server_encoding(report->message);
-	report->detail = to_server_encoding(report->detail);
-	report->hint = to_server_encoding(report->hint);
-}
-
-static void
-receive_notice(const char *data, size_t length)
-{
-	ResponseText *notices = &client.response->notices;
-	ErrorData report;
-
-	parse_report(data, length, &report);
-	start_line(notices);
-	put_message(notices, error_severity(report.elevel), &report);
-	put_field(notices, "DETAIL", report.detail);
-	put_field(notices, "HINT", report.hint);
-}
-
-/*
- * run.c catches an ERROR.  Nothing catches a FATAL: the task has failed with it, unless it says
- * that the process was terminated.
- */
-static void
-receive_error(const char *data, size_t length)
-{
-	ErrorData report;
-
-	parse_report(data, length, &report);
-	if (report.elevel >= FATAL && report.sqlerrcode != ERRCODE_ADMIN_SHUTDOWN)
+	pq_parse_errornotice(&message, &report);
+	report.message = to_server_encoding(report.message);
+	report.detail = to_server_encoding(report.detail);
+	report.hint = to_server_encoding(report.hint);
+	if (!is_error)
+	{
+		start_line(notices);
+		put_message(notices, error_severity(report.elevel), &report);
+		put_field(notices, "DETAIL", report.detail);
+		put_field(notices, "HINT", report.hint);
+	}
+	else if (report.elevel >= FATAL && report.sqlerrcode != ERRCODE_ADMIN_SHUTDOWN)
 		slot_set_failure(report.sqlerrcode, report.message ? report.message : "", TASK_LEFT_ERROR);
 }
 
-/* In JSON, the data of COPY TO STDOUT are a string: response_end_statement ends it. */
-static void
-put_json_line(const char *line, int length)
-{
-	StringInfoData escaped;
-
-	initStringInfo(&escaped);
-	escape_json(&escaped, psprintf("%s%.*s", client.response->text.any ? "\n" : "", length, line));
-	client.response->text.any = true;
-	put_part(client.response, escaped.data + 1, escaped.len - 2);
-}
-
-/* Each row of COPY TO STDOUT ends in a newline; lines of a result are separated by one. */
+/*
+ * Each row of COPY TO STDOUT ends in a newline; lines of a result are separated by one.  In JSON
+ * the data are a string: response_end_statement ends it.
+ */
 static void
 receive_copy_data(const char *data, size_t length)
 {
 	int encoding = client.response->copy_encoding;
+	ResponseText *response = &client.response->text;
+	StringInfoData escaped;
 	char *text;
 
 	if (encoding < 0)
@@ -716,11 +696,14 @@ receive_copy_data(const char *data, size_t length)
 		length = strlen(text);
 	if (client.response->format == RESULT_JSON)
 	{
-		put_json_line(text, (int) length);
+		initStringInfo(&escaped);
+		escape_json(&escaped, psprintf("%s%.*s", response->any ? "\n" : "", (int) length, text));
+		response->any = true;
+		put_part(client.response, escaped.data + 1, escaped.len - 2);
 		return;
 	}
-	start_line(&client.response->text);
-	put(&client.response->text, text, (int) length);
+	start_line(response);
+	put(response, text, (int) length);
 }
 
 static int
@@ -735,10 +718,8 @@ receive_message(char type, const char *data, size_t length)
 	switch (type)
 	{
 		case 'N':
-			receive_notice(data, length);
-			break;
 		case 'E':
-			receive_error(data, length);
+			receive_report(type == 'E', data, length);
 			break;
 		case 'H':
 			client.response->received = true;

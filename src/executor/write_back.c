@@ -152,23 +152,9 @@ end_writing(const Writing *writing)
 }
 
 /*
- * Write that a task of a batch is DONE, with the id and the flow that triggers of the owner's see
- * when it runs alone.
+ * Write what can be written without a statement first, and then what is left, with the id and the
+ * flow that triggers of the owner's see when a task runs alone.
  */
-static bool
-write_member(const SharedTask *task, RowFinish *finish)
-{
-	int nest_level = task->flow[0] != '\0' ? NewGUCNestLevel() : 0;
-	bool written;
-
-	show_id_and_flow(task);
-	written = outcome_done(table, finish);
-	if (nest_level > 0)
-		AtEOXact_GUC(false, nest_level);
-	return written;
-}
-
-/* Write what can be written without a statement first, and then what is left. */
 static bool
 write_members(const SharedTask *const *tasks, const TaskResult *results, int count)
 {
@@ -184,9 +170,18 @@ write_members(const SharedTask *const *tasks, const TaskResult *results, int cou
 	direct_finish(table, finishes, count);
 	for (i = 0; i < count; i++)
 	{
-		bool over = finishes[i].finished && !finishes[i].repeats && !finishes[i].removes;
+		int nest_level = 0;
+		bool written;
 
-		if (!over && !write_member(tasks[i], &finishes[i]))
+		if (finishes[i].finished && !finishes[i].repeats && !finishes[i].removes)
+			continue;
+		if (tasks[i]->flow[0] != '\0')
+			nest_level = NewGUCNestLevel();
+		show_id_and_flow(tasks[i]);
+		written = outcome_done(table, &finishes[i]);
+		if (nest_level > 0)
+			AtEOXact_GUC(false, nest_level);
+		if (!written)
 			return false;
 	}
 	return true;

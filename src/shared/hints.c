@@ -58,15 +58,6 @@ shared_scheduler_publish(SharedScheduler *me, Oid relid, bool queues)
 	LWLockRelease(me->lock);
 }
 
-/* A row of the group of a hint waits at this position.  The first one is kept. */
-static void
-add_place(SharedHint *hint, const TaskPlace *place)
-{
-	hint->several |= place->dt != hint->place.dt || place->id != hint->place.id;
-	if (place->dt < hint->place.dt || (place->dt == hint->place.dt && place->id < hint->place.id))
-		hint->place = *place;
-}
-
 /*
  * Merge a hint into an array of "size" entries, of which *count are used.  For one group, the first
  * position is kept, and whether others were named.  False if the array is full.
@@ -78,12 +69,17 @@ shared_hint_merge(SharedHint *hints, int *count, int size, const SharedHint *hin
 
 	for (i = 0; i < *count; i++)
 	{
+		TaskPlace *place = &hints[i].place;
+
 		if (hints[i].max != hint->max || hints[i].priority != hint->priority ||
 			hints[i].role_id != hint->role_id || strcmp(hints[i].queue, hint->queue) != 0 ||
 			strcmp(NameStr(hints[i].role), NameStr(hint->role)) != 0)
 			continue;
-		hints[i].several |= hint->several;
-		add_place(&hints[i], &hint->place);
+		hints[i].several |=
+			hint->several || hint->place.dt != place->dt || hint->place.id != place->id;
+		if (hint->place.dt < place->dt ||
+			(hint->place.dt == place->dt && hint->place.id < place->id))
+			*place = hint->place;
 		return true;
 	}
 	if (*count == size)
