@@ -517,9 +517,8 @@ SELECT CASE
                        ' see max_worker_processes'
                    WHEN NOT f.failing THEN format('an executor for role "%s" is about to start; if that lasts, the'
                                ' log says why', f.bound_role) END AS executors,
-              CASE WHEN f.failing THEN 'the scheduler reports an error: ' || coalesce((
-                  SELECT s.error FROM pg_stat_task_scheduler() AS s
-                   WHERE s.datname = current_database()), 'see the log') END AS error) AS q
+              CASE WHEN f.failing THEN 'the scheduler reports an error: ' || coalesce({error},
+                  'see the log') END AS error) AS q
 $$;
 
 COMMENT ON FUNCTION pg_catalog.pg_task_why(bigint) IS

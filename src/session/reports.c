@@ -15,6 +15,7 @@
  *		{relid}		the oid of the task table
  *		{recent}	the range of the last ids, for BETWEEN
  *		{activity}	what runs of this table, as the caller may see it, as jsonb
+ *		{error}		the last error of the scheduler, as the caller may see it
  *		{table}		the task table t of an UPDATE
  *		{condition}	ends the WHERE of that
  *
@@ -65,21 +66,23 @@ PG_FUNCTION_INFO_V1(pg_task_side_fault);
  */
 #define LAST_IDS 10000
 
-/*
- * What runs of this table, as a literal of SQL.  It is read before the query, which may be executed
- * with other rights.
- */
-static char *
-read_activity(Oid relid)
-{
-	char *sql = psprintf("SELECT pg_catalog.quote_literal(coalesce(pg_catalog.jsonb_agg(a), '[]'))"
-						 "  FROM pg_catalog.pg_task_activity() AS a"
-						 " WHERE a.relid OPERATOR(pg_catalog.=) %u::pg_catalog.oid"
-						 "   AND a.database OPERATOR(pg_catalog.=) pg_catalog.current_database()",
-						 relid);
+/* What runs of this table, and the error of its scheduler, as literals of SQL. */
+#define ACTIVITY_SQL                                                           \
+	"SELECT pg_catalog.quote_literal(coalesce(pg_catalog.jsonb_agg(a), '[]'))" \
+	"  FROM pg_catalog.pg_task_activity() AS a"                                \
+	" WHERE a.relid OPERATOR(pg_catalog.=) %u::pg_catalog.oid"                 \
+	"   AND a.database OPERATOR(pg_catalog.=) pg_catalog.current_database()"
+#define ERROR_SQL                                      \
+	"SELECT pg_catalog.quote_nullable((SELECT s.error" \
+	"  FROM pg_catalog.pg_stat_task_scheduler() AS s"  \
+	" WHERE s.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()))"
 
+/* Read such a literal, before the query, which may be executed with other rights. */
+static char *
+read_literal(const char *sql)
+{
 	if (SPI_execute(sql, false, 0) != SPI_OK_SELECT)
-		elog(ERROR, "could not read what runs");
+		elog(ERROR, "could not read what pg_task does");
 	return SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
 }
 
@@ -91,12 +94,13 @@ static char *
 fill_names(const TableAccess *access, const char *sql)
 {
 	const char *names[] = {"{rows}",   "{figures}",	 "{readable}", "{sees_all}", "{relid}",
-						   "{recent}", "{activity}", "{table}",	   "{condition}"};
+						   "{recent}", "{activity}", "{error}",	   "{table}",	 "{condition}"};
 	const char *values[] = {access->rows,
 							access->rows,
 							access->readable,
 							access->sees_all ? "true" : "false",
 							psprintf("%u", access->relid),
+							NULL,
 							NULL,
 							NULL,
 							access->table,
@@ -113,7 +117,9 @@ fill_names(const TableAccess *access, const char *sql)
 		values[5] = psprintf("'" INT64_FORMAT "' AND '" INT64_FORMAT "'", low, high);
 	}
 	if (strstr(sql, names[6]))
-		values[6] = read_activity(access->relid);
+		values[6] = read_literal(psprintf(ACTIVITY_SQL, access->relid));
+	if (strstr(sql, names[7]))
+		values[7] = read_literal(ERROR_SQL);
 	initStringInfo(&result);
 	while (*sql)
 	{
