@@ -110,6 +110,7 @@ my @queries = (
 	q{SELECT E'{"a":\n  1}'::json AS a, '{"a": 1}'::document AS b},
 	q{SELECT ARRAY[1, NULL, 3] AS a, ARRAY['a', 'b,c', 'd"e', NULL, ''] AS b, ARRAY[[1, 2], [3, }
 	. q{4]] AS c, '{}'::int[] AS d, ARRAY[true] AS e},
+	q{SELECT most_common_vals AS a FROM pg_stats WHERE tablename = 'pg_proc' AND attname = 'prokind'},
 	q{SELECT ARRAY['{"a": 1}'::jsonb] AS a, ARRAY[(1, 'x')::pair] AS b, '[5:6]={1,2}'::int[] AS c, }
 	. q{ARRAY['a=>1'::hstore] AS d, '{1,2}'::numbers AS e},
 	q{SELECT (1, 'x')::pair AS a, ROW(1, NULL, 'z') AS b, NULL::pair AS c, ROW(ARRAY[1], }
