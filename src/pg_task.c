@@ -68,24 +68,12 @@ relation_invalidated(Datum arg pg_attribute_unused(), Oid relid)
 static void
 catalog_invalidated(Datum arg pg_attribute_unused(), int cache, uint32 hash pg_attribute_unused())
 {
-	switch (cache)
-	{
-		case AUTHOID:
-		case AUTHMEMROLEMEM:
-			roles_invalidated();
-			request_plan_invalidated();
-			break;
-		case DATABASEOID:
-			roles_invalidated();
-			break;
-		case NAMESPACEOID:
-			watch_invalidated(InvalidOid);
-			request_plan_invalidated();
-			break;
-		default:
-			request_plan_invalidated();
-			break;
-	}
+	if (cache == AUTHOID || cache == AUTHMEMROLEMEM || cache == DATABASEOID)
+		roles_invalidated();
+	if (cache == NAMESPACEOID)
+		watch_invalidated(InvalidOid);
+	if (cache != DATABASEOID)
+		request_plan_invalidated();
 }
 
 /* A transaction ends.  After a commit, nothing here may raise an error: the server would panic. */

@@ -80,19 +80,13 @@ void
 request_log_duration(const Request *request)
 {
 	char duration[32];
+	int which = check_log_duration(duration, request->logged);
 
-	switch (check_log_duration(duration, request->logged))
-	{
-		case 1:
-			ereport(LOG, (errmsg("duration: %s ms", duration), errhidestmt(true)));
-			break;
-		case 2:
-			ereport(LOG, (errmsg("duration: %s ms  statement: %s", duration, request->text),
-						  errhidestmt(true)));
-			break;
-		default:
-			break;
-	}
+	if (which == 1)
+		ereport(LOG, (errmsg("duration: %s ms", duration), errhidestmt(true)));
+	else if (which == 2)
+		ereport(LOG, (errmsg("duration: %s ms  statement: %s", duration, request->text),
+					  errhidestmt(true)));
 }
 
 /* ---- plans ---- */

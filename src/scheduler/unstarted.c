@@ -155,12 +155,6 @@ unstarted_expire(const Candidate *candidate)
 	}
 }
 
-static bool
-may_have_expired(const Unstarted *task)
-{
-	return task->sqlstate[0] == '\0';
-}
-
 /* clang-format off */
 
 /* Select and lock those of these rows of a role that still wait and that nobody has locked. */
@@ -352,7 +346,7 @@ expire_unstarted(TimestampTz now)
 	{
 		const Unstarted *task = &unstarted.tasks[i];
 
-		if (!may_have_expired(task))
+		if (task->sqlstate[0] != '\0')
 			continue;
 		candidates[ncandidates].place = task->place;
 		candidates[ncandidates].missed = task->missed;
@@ -381,7 +375,7 @@ fail_unstarted(TimestampTz now)
 		RowNext next;
 		bool waits;
 
-		if (may_have_expired(task))
+		if (task->sqlstate[0] == '\0')
 			continue;
 		if (task->repeats &&
 			outcome_refused(MyScheduler->table, row, task->place.dt, now, &next, &waits))
