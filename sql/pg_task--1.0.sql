@@ -310,7 +310,10 @@ HAVING count(*) > 0)
         CASE WHEN isfinite(l.at) THEN date_trunc('second', statement_timestamp() - l.at) END,
         l.tasks, l.text
    FROM (SELECT * FROM runs UNION ALL SELECT * FROM waits UNION ALL SELECT * FROM failed
-          UNION ALL SELECT * FROM after UNION ALL SELECT 5, 'note', NULL, NULL, NULL, NULL, NULL,
+          UNION ALL SELECT * FROM after
+          UNION ALL SELECT 0, 'note', NULL, NULL, NULL, NULL, NULL, {service}
+           WHERE {service} IS NOT NULL
+          UNION ALL SELECT 5, 'note', NULL, NULL, NULL, NULL, NULL,
                 'more than 200 groups wait: of others nothing is shown'
            WHERE (SELECT count(*) FROM groups) = 200)
      AS l (kind, what, queue, id, role, at, tasks, text)
@@ -336,9 +339,8 @@ CREATE FUNCTION pg_catalog.pg_task_facts(id bigint, attempt integer, start times
         OUT paused boolean, OUT rule_max integer, OUT rate integer, OUT per interval,
         OUT until timestamptz, OUT strict boolean, OUT full_total text, OUT again timestamptz,
         OUT running integer, OUT rate_next timestamptz, OUT pause_next timestamptz,
-        OUT isolated boolean, OUT barred boolean, OUT disabled boolean, OUT named boolean,
-        OUT held boolean, OUT supervised boolean, OUT crowded boolean, OUT serves boolean,
-        OUT prepared boolean, OUT idle boolean, OUT place boolean, OUT of_role integer,
+        OUT isolated boolean, OUT held boolean, OUT supervised boolean, OUT crowded boolean,
+        OUT serves boolean, OUT prepared boolean, OUT idle boolean, OUT place boolean, OUT of_role integer,
         OUT role_limit integer, OUT of_database integer, OUT database_limit integer,
         OUT busy integer, OUT executors integer, OUT bound_role text,
         OUT failing boolean)
@@ -374,13 +376,7 @@ SELECT CASE
        WHEN t.state <> 'PLAN' AND f.pid IS NOT NULL THEN
            format('%s, but its run in pid %s has not ended yet', t.state, f.pid)
        WHEN t.state <> 'PLAN' THEN format('it has ended: %s at %s%s', t.state, t.stop, t.ended)
-       WHEN pg_is_in_recovery() THEN 'the server is a standby: tasks run on the primary'
-       WHEN f.barred THEN
-           'it is held back, because the scheduler of this database has crashed the server:'
-           ' see pg_task_release'
-       WHEN f.disabled THEN 'pg_task.enabled is off'
-       WHEN NOT f.named THEN
-           'no scheduler serves this database: pg_task.database does not name it'
+       WHEN {service} IS NOT NULL THEN {service}
        WHEN t.waits IS NOT NULL THEN
            -- Each row watches one task, so a cycle is found by one path.
            concat('it waits for task ', t.waits,
@@ -693,11 +689,13 @@ CREATE FUNCTION pg_catalog.pg_task_status(
 -- make a role pass over the rows of all others.
 SELECT (SELECT e.extversion FROM pg_extension AS e WHERE e.extname = 'pg_task'),
        '{relid}'::regclass::text, s.databases, s.schedulers, s.executors, s.busy,
-       current_setting('pg_task.max_executors')::int4, s.state, s.oldest_due, h.rows, h.size,
+       current_setting('pg_task.max_executors')::int4, coalesce(s.state, {service}),
+       s.oldest_due, h.rows, h.size,
        CASE WHEN {sees_all} THEN
             (SELECT min(f.stop)
                FROM (SELECT t.stop FROM {figures} AS t ORDER BY t.id LIMIT 1000) AS f) END
-  FROM (SELECT count(*)::int4 AS databases, count(d.pid)::int4 AS schedulers,
+  FROM (SELECT count(*) FILTER (WHERE d.state <> 'not served')::int4 AS databases,
+               count(d.pid)::int4 AS schedulers,
                coalesce(sum(d.executors), 0)::int4 AS executors,
                coalesce(sum(d.busy), 0)::int4 AS busy,
                max(d.state) FILTER (WHERE d.datname = current_database()) AS state,

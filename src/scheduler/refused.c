@@ -14,7 +14,6 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "utils/hsearch.h"
@@ -305,14 +304,11 @@ static void
 publish_error(const ErrorData *error)
 {
 	bool detailed = error->detail && error->table_name == NULL;
-	SharedFindings found = shared_database_found(MyDatabaseId);
-	char *message = found.error.message;
+	char text[2 * SHARED_ERROR];
 
-	found.error.at = GetCurrentTimestamp();
-	snprintf(message, SHARED_ERROR, "%s%s%s", error->message ? error->message : "",
+	snprintf(text, sizeof(text), "%s%s%s", error->message ? error->message : "",
 			 detailed ? ": " : "", detailed ? error->detail : "");
-	message[pg_mbcliplen(message, (int) strlen(message), SHARED_ERROR - 1)] = '\0';
-	shared_database_publish(MyDatabaseId, &found);
+	shared_database_report(MyDatabaseId, text);
 	figure_add(FIGURE_ERRORS, 1);
 	figure_set(FIGURE_FAILING, 1);
 }

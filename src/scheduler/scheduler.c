@@ -204,6 +204,7 @@ publish_table(TaskTable *table, const char *owner)
 
 	found.relid = table->relid;
 	found.owner = table->owner;
+	found.user = MyScheduler->slot->user;
 	found.owner_code = Settings.owner_code;
 	found.absent = false;
 	found.away = table->away;
@@ -231,24 +232,31 @@ publish_table(TaskTable *table, const char *owner)
 }
 
 /*
- * There is no task table, and pg_task.create_table is off: this process exits, and the database has
- * no scheduler until somebody asks for a table.
+ * There is no task table, and none is to be created: this process exits, and the database has no
+ * scheduler until somebody asks for a table, or the role is there that is to own it.
  */
 static void
 leave_without_table(void)
 {
 	SharedFindings found = shared_database_found(MyDatabaseId);
-	bool news = !found.absent;
+	bool missing = !OidIsValid(MyScheduler->slot->user);
+	bool news = !found.absent || OidIsValid(found.user) == missing;
 
 	found.absent = true;
 	found.relid = InvalidOid;
+	found.user = MyScheduler->slot->user;
 	shared_database_publish(MyDatabaseId, &found);
+	if (missing)
+		shared_database_report(MyDatabaseId,
+							   "the role that \"pg_task.database\" names does not exist");
 	if (news)
 		ereport(LOG,
 				(errmsg("pg_task creates no task table in database \"%s\"", MyScheduler->database),
-				 errdetail("The setting \"pg_task.create_table\" is off."),
-				 errhint("ALTER DATABASE %s SET pg_task.create_table = on",
-						 quote_identifier(MyScheduler->database)),
+				 missing ? errdetail("The role that \"pg_task.database\" names does not exist.")
+						 : errdetail("The setting \"pg_task.create_table\" is off."),
+				 missing ? 0
+						 : errhint("ALTER DATABASE %s SET pg_task.create_table = on",
+								   quote_identifier(MyScheduler->database)),
 				 errhidecontext(true)));
 	MyScheduler->absent = true;
 	/* this sets the latch as well */
@@ -271,13 +279,20 @@ static bool
 prepare_table(void)
 {
 	SharedScheduler *slot = MyScheduler->slot;
+	Oid user = slot->user;
 	TaskTable *prepared;
 	char *owner;
 
 	shared_scheduler_publish(slot, InvalidOid, false);
 	forget_table();
 	work_begin("preparing the task table");
-	prepared = table_prepare(&MyScheduler->settings, slot->user, MyScheduler->context);
+	if (!OidIsValid(user)) /* who would have the same schema: no table is made for him */
+	{
+		user = shared_database_found(MyDatabaseId).owner;
+		if (GetUserNameFromId(user, true) == NULL)
+			user = service_here().user;
+	}
+	prepared = table_prepare(&MyScheduler->settings, user, MyScheduler->context);
 	if (prepared == NULL)
 	{
 		work_end();
@@ -732,6 +747,7 @@ prepare_process(void)
 	MyScheduler->wait_event = COMPAT_WAIT_EVENT("PgTaskSchedulerMain");
 	rests_since = CLOCK_NEVER;
 	MyScheduler->settings = location_of(MyScheduler->database);
+	MyScheduler->settings.create &= OidIsValid(MyScheduler->slot->user);
 	wake_timeout = RegisterTimeout(USER_TIMEOUT, wake_up);
 	work_define();
 	groups_create((int64) Settings.aging * 1000);

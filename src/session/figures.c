@@ -369,6 +369,8 @@ state_text(const DatabaseFigures *figures, TimestampTz now)
 	}
 	if (crash_holds(database->database))
 		return "held back";
+	if (database->found.unserved || (database->found.absent && !OidIsValid(database->found.user)))
+		return "not served";
 	if (database->found.disabled)
 		return "disabled";
 	if (database->found.absent)

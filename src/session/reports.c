@@ -93,8 +93,8 @@ read_literal(const char *sql)
 static char *
 fill_names(const TableAccess *access, const char *sql)
 {
-	const char *names[] = {"{rows}",   "{figures}",	 "{readable}", "{sees_all}", "{relid}",
-						   "{recent}", "{activity}", "{error}",	   "{table}",	 "{condition}"};
+	const char *names[] = {"{rows}",	 "{figures}", "{readable}", "{sees_all}",  "{relid}", "{recent}",
+						   "{activity}", "{error}",	  "{service}",	"{table}", "{condition}"};
 	const char *values[] = {access->rows,
 							access->rows,
 							access->readable,
@@ -103,6 +103,7 @@ fill_names(const TableAccess *access, const char *sql)
 							NULL,
 							NULL,
 							NULL,
+							"NULL::text",
 							access->table,
 							access->condition};
 	StringInfoData result;
@@ -120,6 +121,8 @@ fill_names(const TableAccess *access, const char *sql)
 		values[6] = read_literal(psprintf(ACTIVITY_SQL, access->relid));
 	if (strstr(sql, names[7]))
 		values[7] = read_literal(ERROR_SQL);
+	if (strstr(sql, names[8]) && table_access_service())
+		values[8] = quote_literal_cstr(table_access_service());
 	initStringInfo(&result);
 	while (*sql)
 	{

@@ -28,11 +28,11 @@
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/transam.h"
+#include "access/xlog.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_auth_members.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_database.h"
 #include "commands/dbcommands.h"
 #include "commands/trigger.h"
 #include "executor/spi.h"
@@ -52,11 +52,13 @@
 #include "session/commands.h"
 #include "session/table_access.h"
 #include "settings.h"
+#include "shared/crash.h"
 #include "shared/shared.h"
 #include "task/create.h"
 #include "task/owner.h"
 #include "task/owner_code.h"
 #include "task/relation.h"
+#include "task/roles.h"
 #include "task/table.h"
 
 PGDLLEXPORT Datum pg_task_create(PG_FUNCTION_ARGS);
@@ -64,25 +66,6 @@ PGDLLEXPORT Datum pg_task_create(PG_FUNCTION_ARGS);
 PG_FUNCTION_INFO_V1(pg_task_create);
 
 /* ---- which table ---- */
-
-/* Return the role for which a scheduler of this database would work; InvalidOid: there is none. */
-static Oid
-find_user(const char *database)
-{
-	const Target *target = targets_find(settings_targets(), database);
-	Oid owner = InvalidOid;
-	HeapTuple tuple;
-
-	if (target && target->role)
-		return get_role_oid(target->role, true);
-	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(MyDatabaseId));
-	if (HeapTupleIsValid(tuple))
-	{
-		owner = ((Form_pg_database) GETSTRUCT(tuple))->datdba;
-		ReleaseSysCache(tuple);
-	}
-	return owner;
-}
 
 /* Is this the task table of the role, as far as can be seen from outside? */
 static bool
@@ -98,9 +81,8 @@ is_task_table(Form_pg_class form, Oid user, const char *schema)
 static Oid
 find_table(void)
 {
-	const char *database = get_database_name(MyDatabaseId);
-	Location where = location_of(database);
-	Oid user = find_user(database);
+	Location where = location_of(get_database_name(MyDatabaseId));
+	Oid user = service_here().user;
 	CatCList *relations = SearchSysCacheList1(RELNAMENSP, CStringGetDatum(where.table));
 	Oid found = InvalidOid;
 	int count = 0;
@@ -159,6 +141,27 @@ find_served(void)
 			 errhint("Check the settings \"pg_task.enabled\" and \"pg_task.database\"; or UPDATE"
 					 " the table yourself.")));
 	return relid;
+}
+
+/* Why no task of this database runs; NULL: it is served, or will be. */
+const char *
+table_access_service(void)
+{
+	SharedFindings found = shared_database_found(MyDatabaseId);
+
+	if (RecoveryInProgress())
+		return "the server is a standby: tasks run on the primary";
+	if (crash_holds(MyDatabaseId))
+		return "it is held back, because the scheduler of this database has crashed the server:"
+			   " see pg_task_release";
+	if (!Settings.enabled || found.disabled)
+		return "pg_task.enabled is off";
+	if (!service_here().wanted)
+		return "no scheduler serves this database: pg_task.database does not name it";
+	if (found.absent && !OidIsValid(found.user))
+		return "no scheduler serves this database: the role that pg_task.database names does not"
+			   " exist";
+	return NULL;
 }
 
 /* ---- whose rights ---- */
@@ -440,19 +443,18 @@ table_access_execute(const TableAccess *access, const char *sql, SPIExecuteOptio
 Datum
 pg_task_create(PG_FUNCTION_ARGS)
 {
-	const char *database = get_database_name(MyDatabaseId);
+	Service service;
 	Created created;
 	Location where;
 	const char *name;
 	SideKind kind;
 	Oid known;
-	Oid user;
 
 	PreventCommandIfReadOnly("pg_task_create()");
 	shared_require();
-	where = location_of(database);
-	user = find_user(database);
-	if (!OidIsValid(user))
+	where = location_of(get_database_name(MyDatabaseId));
+	service = service_here();
+	if (service.missing)
 		ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT),
 						errmsg("the role that is to own the task table does not exist"),
 						errhint("Check the setting \"pg_task.database\".")));
@@ -462,7 +464,7 @@ pg_task_create(PG_FUNCTION_ARGS)
 	if (name == NULL || strcmp(name, where.table) != 0)
 		known = InvalidOid;
 	SPI_connect();
-	created = create_tables(&where, user, GetUserId(), known);
+	created = create_tables(&where, service.user, GetUserId(), known);
 	if (created.away)
 		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 						errmsg("the task table comes from another database or server"),

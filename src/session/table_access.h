@@ -38,6 +38,7 @@ typedef struct TableAccess
 } TableAccess;
 
 extern Oid table_access_known(void);
+extern const char *table_access_service(void);
 extern TableAccess table_access_open(AccessKind kind);
 extern void
 table_access_check_update(const TableAccess *access, TaskColumn which, const char *purpose);

@@ -353,7 +353,10 @@ warn_of_role(const TriggerRow *row)
 		roles_startable(trigger_table_owner(row->rel), NameStr(*DatumGetName(name)), role_id,
 						&role))
 		return;
-	warned_roles[warned.told++] = role_id;
+	if (role.sqlstate == ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE)
+		warned.told = NOTICES_MAX; /* no other task of this database will, either */
+	else
+		warned_roles[warned.told++] = role_id;
 	ereport(WARNING, (errcode(role.sqlstate), errmsg("this task will not start: %s", role.error),
 					  role.hint ? errhint("%s.", role.hint) : 0));
 }

@@ -14,9 +14,6 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
-#include "access/xlog.h"
-#include "catalog/pg_database.h"
-#include "commands/dbcommands.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -26,7 +23,6 @@
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 #include "session/result_set.h"
@@ -34,7 +30,6 @@
 #include "settings.h"
 #include "shared/arbiter.h"
 #include "shared/clock.h"
-#include "shared/crash.h"
 #include "shared/slots.h"
 #include "task/home.h"
 #include "task/outcome.h"
@@ -156,23 +151,6 @@ survey_slots(WhyTask *task)
 	LWLockRelease(Shared->directory);
 }
 
-/* Is the database one of those that pg_task.database names? */
-static bool
-is_named(void)
-{
-	const Target *target = targets_find(settings_targets(), get_database_name(MyDatabaseId));
-	HeapTuple tuple;
-	bool named;
-
-	if (target == NULL || target->excluded)
-		return false;
-	if (target->database)
-		return true;
-	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(MyDatabaseId));
-	named = HeapTupleIsValid(tuple) && !((Form_pg_database) GETSTRUCT(tuple))->datistemplate;
-	if (HeapTupleIsValid(tuple))
-		ReleaseSysCache(tuple);
-	return named;
 }
 
 /*
@@ -307,7 +285,6 @@ static void
 set_survey(ResultRow *row, const WhyTask *task)
 {
 	const Survey *survey = &task->survey;
-	SharedFindings found = shared_database_found(MyDatabaseId);
 
 	/* the run may not have begun */
 	if (survey->has_run)
@@ -318,10 +295,6 @@ set_survey(ResultRow *row, const WhyTask *task)
 	set_bool(row, "isolated", survey->isolated);
 
 	/* whether the database is served */
-	set_bool(row, "barred", crash_holds(MyDatabaseId));
-	set_bool(row, "disabled",
-			 !Settings.enabled || shared_database_is_disabled(MyDatabaseId, &found));
-	set_bool(row, "named", is_named());
 	set_bool(row, "held", survey->held);
 	set_bool(row, "supervised", survey->supervised);
 	set_bool(row, "crowded", survey->crowded && survey->state == SCHEDULER_FREE);
@@ -350,7 +323,7 @@ set_survey(ResultRow *row, const WhyTask *task)
 Datum
 pg_task_facts(PG_FUNCTION_ARGS)
 {
-	TupleDesc desc = result_row_desc(fcinfo, 37);
+	TupleDesc desc = result_row_desc(fcinfo, 34);
 	WhyTask task = {
 		.access = table_access_current(),
 		.run = {PG_GETARG_INT64(0), PG_GETARG_INT32(1), PG_GETARG_TIMESTAMPTZ(2)},

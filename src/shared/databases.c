@@ -13,7 +13,9 @@
  */
 #include "postgres.h"
 
+#include "mb/pg_wchar.h"
 #include "storage/lwlock.h"
+#include "utils/timestamp.h"
 
 #include "compat.h"
 #include "shared/crash.h"
@@ -62,6 +64,8 @@ shared_database_add(Oid database)
 			entry->database = database;
 		}
 	}
+	if (entry)
+		entry->found.unserved = false;
 	LWLockRelease(Shared->directory);
 	return entry;
 }
@@ -112,14 +116,27 @@ shared_database_publish(Oid database, const SharedFindings *found)
 	LWLockRelease(Shared->directory);
 }
 
+/* Keep an error for pg_stat_task_scheduler.  Who may publish calls this. */
+void
+shared_database_report(Oid database, const char *error)
+{
+	int length = pg_mbcliplen(error, (int) strlen(error), SHARED_ERROR - 1);
+	SharedFindings found = shared_database_found(database);
+
+	found.error = (SharedError){.at = GetCurrentTimestamp()};
+	memcpy(found.error.message, error, length);
+	shared_database_publish(database, &found);
+}
+
 /*
- * Is this database to have no scheduler until its settings have changed or it is released?  "found"
- * is of its entry; NULL: it has none.
+ * Is this database to have no scheduler until its settings or pg_task.database have changed or it
+ * is released?
  */
 bool
 shared_database_is_disabled(Oid database, const SharedFindings *found)
 {
-	return (found && found->disabled && found->settings == shared_settings_of_database(database)) ||
+	return found->unserved ||
+		   (found->disabled && found->settings == shared_settings_of_database(database)) ||
 		   crash_holds(database) > 0;
 }
 

@@ -217,10 +217,12 @@ typedef struct SharedFindings
 {
 	Oid relid;		   /* the task table that was found last */
 	Oid owner;		   /* its owner then */
+	Oid user;		   /* who was to own it then; InvalidOid: a role that does not exist */
 	Oid rebooted;	   /* the table of which the tasks of this start of the server are planned */
 	bool disabled;	   /* pg_task.enabled is off ... */
 	uint32 settings;   /* ... in the settings of the database with this change counter */
-	bool absent;	   /* there was no task table so far, and pg_task.create_table is off */
+	bool absent;	   /* there was no task table so far, and none is to be created */
+	bool unserved;	   /* it has no scheduler, because pg_task.database does not name it any more */
 	bool away;		   /* the tasks are held back, because the table is away */
 	bool owner_code;   /* pg_task.owner_code is on */
 	TimestampTz due;   /* when it exited: when a task is due next; it knows of none: DT_NOEND */
@@ -228,7 +230,7 @@ typedef struct SharedFindings
 } SharedFindings;
 
 /*
- * A database that is to have a scheduler, and what its last scheduler left.  Guarded by the
+ * A database that is or was to have a scheduler, and what its last one left.  Guarded by the
  * directory lock.  Only the supervisor adds and removes entries, so stop_leftover_schedulers reads
  * "database" without the lock (own).  A database for which there is no free entry gets a scheduler
  * at regular intervals instead.
@@ -440,6 +442,7 @@ extern SharedDatabase *shared_database_add(Oid database);
 extern void shared_database_remove(Oid database);
 extern SharedFindings shared_database_found(Oid database);
 extern void shared_database_publish(Oid database, const SharedFindings *found);
+extern void shared_database_report(Oid database, const char *error);
 extern bool shared_database_is_disabled(Oid database, const SharedFindings *found);
 extern void shared_database_mark(Oid database);
 extern void shared_scheduler_publish(SharedScheduler *me, Oid relid, bool queues);

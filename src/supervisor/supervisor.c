@@ -50,6 +50,7 @@
 #include "shared/shared.h"
 #include "shared/slots.h"
 #include "shared/worker.h"
+#include "task/roles.h"
 
 PGDLLEXPORT void pg_task_supervisor_main(Datum arg);
 
@@ -133,6 +134,7 @@ typedef struct DatabaseEntry
 {
 	Wanted wanted; /* as the catalogs were read last */
 	bool is_wanted;
+	bool is_unnamed;		/* it is not, because no entry of pg_task.database is for it */
 	uint32 settings;		/* change counter of its settings, of which its scheduler was told */
 	SharedDatabase *shared; /* or "unknown": see there */
 
@@ -242,19 +244,28 @@ check_schedulers(MonoTime now)
 static void
 report_held(const Wanted *wanted, int crashes)
 {
-	SharedFindings found = shared_database_found(wanted->database);
-
-	found.error.at = GetCurrentTimestamp();
-	snprintf(found.error.message, sizeof(found.error.message),
-			 "the scheduler has crashed the server %d times in a row: see pg_task_release",
-			 crashes);
-	shared_database_publish(wanted->database, &found);
+	shared_database_report(
+		wanted->database,
+		psprintf("the scheduler has crashed the server %d times in a row: see pg_task_release",
+				 crashes));
 	ereport(WARNING,
 			(errcode(ERRCODE_CRASH_SHUTDOWN),
 			 errmsg("pg_task holds back the tasks of database \"%s\"", wanted->name),
 			 errdetail("Its scheduler has crashed the server %d times in a row.", crashes),
 			 errhint("Find out why; then \"SELECT pg_task_release()\" in this database, as a"
 					 " superuser, or restart the server.")));
+}
+
+/* What is remembered of a database; NULL: nothing. */
+static DatabaseEntry *
+find_entry(Oid database)
+{
+	ListCell *cell;
+
+	foreach(cell, MySupervisor.databases)
+		if (((DatabaseEntry *) lfirst(cell))->wanted.database == database)
+			return lfirst(cell);
+	return NULL;
 }
 
 /*
@@ -267,12 +278,8 @@ check_database(const Wanted *wanted, MonoTime now)
 {
 	SharedDatabase *shared = shared_database_add(wanted->database);
 	uint32 settings = shared_settings_of_database(wanted->database);
-	DatabaseEntry *entry = NULL;
-	ListCell *cell;
+	DatabaseEntry *entry = find_entry(wanted->database);
 
-	foreach(cell, MySupervisor.databases)
-		if (((DatabaseEntry *) lfirst(cell))->wanted.database == wanted->database)
-			entry = lfirst(cell);
 	if (entry == NULL)
 	{
 		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
@@ -301,9 +308,25 @@ check_database(const Wanted *wanted, MonoTime now)
 	entry->wanted = *wanted;
 }
 
+/* The task table of this database has been served, and is not any more: say so. */
+static void
+report_unserved(const Wanted *wanted)
+{
+	SharedFindings found = shared_database_found(wanted->database);
+
+	if (found.unserved)
+		return;
+	found.unserved = true;
+	shared_database_publish(wanted->database, &found);
+	shared_database_report(wanted->database, "\"pg_task.database\" does not name it");
+	ereport(LOG, (errmsg("pg_task runs no tasks of database \"%s\" from now on", wanted->name),
+				  errdetail("\"pg_task.database\" does not name it.")));
+}
+
 /*
  * Stop the schedulers of databases that should not have one any more, and forget those databases
- * that have none.
+ * that have none.  Of one that is just not named any more it is remembered that it was served: that
+ * may be a mistake.
  */
 static void
 forget_unwanted(void)
@@ -319,6 +342,11 @@ forget_unwanted(void)
 		if (entry->slot)
 		{
 			scheduler_slot_leave(entry->slot);
+			continue;
+		}
+		if (entry->is_unnamed && OidIsValid(entry->shared->found.relid))
+		{
+			report_unserved(&entry->wanted);
 			continue;
 		}
 		shared_database_remove(entry->wanted.database);
@@ -337,32 +365,32 @@ warn_once(const char *message, const char *detail)
 }
 
 /*
- * This entry of pg_task.database names a database, by itself or with all others: note that, unless
- * the database cannot be used, which is logged.  Templates are only taken by name.  A datconnlimit
- * of -2 marks a database whose DROP was interrupted.
+ * Note what pg_task.database says of this database.  One that cannot be used is logged if an entry
+ * names it.
  */
 static void
-want_database(const Target *target, HeapTuple tuple, MonoTime now)
+judge_database(const Service *service, HeapTuple tuple, MonoTime now)
 {
 	Form_pg_database database = (Form_pg_database) GETSTRUCT(tuple);
 	const char *name = NameStr(database->datname);
-	bool usable = database->datallowconn && database->datconnlimit != -2;
-	Oid user = target->role ? get_role_oid(target->role, true) : database->datdba;
+	const Target *target = service->target;
+	DatabaseEntry *entry = find_entry(database->oid);
 	Wanted wanted;
 
-	if (target->excluded || (!target->database && (!usable || database->datistemplate)))
-		return;
-	if (!usable)
+	if (entry)
+		entry->is_unnamed = target == NULL;
+	if (!service->wanted && target && target->database && !target->excluded)
 		warn_once(
 			psprintf("database \"%s\" in \"pg_task.database\" does not allow connections", name),
-			"It has no task table until it does.");
-	else if (!OidIsValid(user))
-		warn_once(psprintf("role \"%s\" in \"pg_task.database\" does not exist", target->role),
-				  psprintf("Database \"%s\" has no task table until it does.", name));
-	if (!usable || !OidIsValid(user))
+			"None of its tasks runs until it does.");
+	if (!service->wanted)
 		return;
+	if (service->missing)
+		warn_once(psprintf("role \"%s\" in \"pg_task.database\" does not exist", target->role),
+				  "A task table that is there is served as its owner; until the role exists, none"
+				  " is made.");
 	wanted.database = database->oid;
-	wanted.user = user;
+	wanted.user = service->missing ? InvalidOid : service->user;
 	strlcpy(wanted.name, name, NAMEDATALEN);
 	wanted.version = HeapTupleHeaderGetRawXmin(tuple->t_data);
 	check_database(&wanted, now);
@@ -385,14 +413,11 @@ read_wanted(MonoTime now)
 	scan = table_beginscan_catalog(rel, 0, NULL);
 	while (HeapTupleIsValid(tuple = heap_getnext(scan, ForwardScanDirection)))
 	{
-		const char *name = NameStr(((Form_pg_database) GETSTRUCT(tuple))->datname);
-		const Target *target = targets_find(targets, name);
+		Service service = service_find(targets, (Form_pg_database) GETSTRUCT(tuple));
 
 		MemoryContextSwitchTo(MySupervisor.context);
-		if (target == NULL)
-			continue;
-		found = lappend(found, unconstify(Target *, target));
-		want_database(target, tuple, now);
+		found = lappend(found, unconstify(Target *, service.target));
+		judge_database(&service, tuple, now);
 	}
 	table_endscan(scan);
 	table_close(rel, AccessShareLock);
@@ -422,7 +447,11 @@ read_catalogs(MonoTime now)
 	MySupervisor.settings_changes = pg_atomic_read_u32(&Shared->settings_changes);
 	MySupervisor.read_again = clock_plus_ms(now, PERIOD_MS);
 	foreach(cell, MySupervisor.databases)
-		((DatabaseEntry *) lfirst(cell))->is_wanted = false;
+	{
+		DatabaseEntry *entry = lfirst(cell);
+
+		entry->is_wanted = entry->is_unnamed = false;
+	}
 	if (Settings.enabled)
 		read_wanted(now);
 	report_end_unseen(&MySupervisor.unusable);

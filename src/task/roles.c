@@ -28,6 +28,7 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
+#include "utils/timestamp.h"
 
 #include "compat.h"
 #include "settings.h"
@@ -61,6 +62,7 @@ static struct
 	bool startable; /* the last role for which roles_startable returned true */
 	Oid startable_owner;
 	int64 startable_id;
+	TimestampTz startable_reload; /* PgReloadTime then */
 } known;
 
 /* In an executor: the session user, and the row of pg_authid that it had when this one connected.
@@ -309,6 +311,43 @@ cluster_tag(void)
 }
 
 /*
+ * What does the list pg_task.database say of this row of pg_database?  Templates are only taken by
+ * name.  A datconnlimit of -2 marks a database whose DROP was interrupted.
+ */
+Service
+service_find(const List *targets, const FormData_pg_database *database)
+{
+	const Target *target = targets_find(targets, NameStr(database->datname));
+	Service service = {.target = target, .user = database->datdba};
+	Oid role;
+
+	if (target == NULL)
+		return service;
+	service.wanted = !target->excluded && database->datallowconn && database->datconnlimit != -2 &&
+					 (target->database || !database->datistemplate);
+	role = target->role ? get_role_oid(target->role, true) : service.user;
+	service.missing = !OidIsValid(role);
+	if (!service.missing)
+		service.user = role;
+	return service;
+}
+
+/* The same of the database that this process is connected to. */
+Service
+service_here(void)
+{
+	HeapTuple tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(MyDatabaseId));
+	Service service = {0};
+
+	if (HeapTupleIsValid(tuple))
+	{
+		service = service_find(settings_targets(), (Form_pg_database) GETSTRUCT(tuple));
+		ReleaseSysCache(tuple);
+	}
+	return service;
+}
+
+/*
  * The connection limits of a role and of this database apply to executors, too, but executors are
  * counted separately: the server counts only client sessions for these limits, and does not limit
  * background workers.  Superusers have no limit.
@@ -400,7 +439,7 @@ roles_find(const char *name, int64 id)
 
 /* The role must not run tasks: set the reason, and what the reader of the message can do. */
 static void
-refuse(Role *role, int sqlstate, char *error, char *hint)
+refuse(Role *role, int sqlstate, const char *error, const char *hint)
 {
 	role->sqlstate = sqlstate;
 	role->error = error;
@@ -485,22 +524,31 @@ roles_check(Oid owner, const char *name, int64 id)
 }
 
 /*
- * For a user's session: can tasks of this role start now?  If not, sets *role, with the reason.  A
- * role that may start tasks and is asked for again costs nothing.
+ * For a user's session: can tasks of this role start now?  If not, sets *role, with the reason,
+ * which is a missing prerequisite if no task of this database can.  A role that may start tasks and
+ * is asked for again costs nothing.
  */
 bool
 roles_startable(Oid owner, const char *name, int64 id, Role *role)
 {
 	uint32 changes;
 
-	if (known.startable && known.startable_owner == owner && known.startable_id == id)
+	if (known.startable && known.startable_owner == owner && known.startable_id == id &&
+		known.startable_reload == PgReloadTime)
 		return true;
 	changes = known.changes;
-	*role = check_privileges(owner, name, id);
+	*role = (Role){0};
+	if (Shared && !service_here().wanted)
+		refuse(role, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+			   "\"pg_task.database\" does not name this database",
+			   "Name it in postgresql.conf, and reload");
+	else
+		*role = check_privileges(owner, name, id);
 	if (role->error)
 		return false;
 	known.startable_owner = owner;
 	known.startable_id = id;
+	known.startable_reload = PgReloadTime;
 	known.startable = role->settled && changes == known.changes;
 	return true;
 }

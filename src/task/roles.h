@@ -7,6 +7,8 @@
 
 #include "postgres.h"
 
+#include "catalog/pg_database.h"
+
 #include "settings.h"
 #include "task/table.h"
 
@@ -27,6 +29,17 @@ typedef struct Role
 	bool settled;	  /* the row is bound to this role and has its current name */
 } Role;
 
+/* What pg_task.database says of a database. */
+typedef struct Service
+{
+	const Target *target; /* the entry for it; NULL: there is none */
+	bool wanted;		  /* it is to have a scheduler */
+	Oid user;			  /* who is to own its task table: the role of the entry, or its owner */
+	bool missing;		  /* there is no role of that name: "user" is the owner */
+} Service;
+
+extern Service service_find(const List *targets, const FormData_pg_database *database);
+extern Service service_here(void);
 extern SettingsTask roles_settings(Oid role);
 extern int roles_shortest_keep(const TaskTable *table);
 extern void roles_define(void);

@@ -409,6 +409,13 @@ wait_for('a schedule is gone', sub {
 sql('ALTER DATABASE app SET pg_task.enabled = off');
 wait_for('a disabled database is seen',
 	sub { values_of('pg_task_scheduler_disabled{datname="app"}') eq '1 1' });
+sql('ALTER DATABASE app RESET pg_task.enabled');
+wait_for('it runs again', sub { values_of('pg_task_scheduler_running{datname="app"}') eq '1 1' });
+sql(q{ALTER SYSTEM SET pg_task.database = 'ap, postgres'});
+sql('SELECT pg_reload_conf()');
+wait_for('a database that is not named any more is seen',
+	sub { values_of('pg_task_scheduler_running{datname="app"}') eq '0 0' });
+wait_for('and calls for somebody', sub { is_on('PgTaskSchedulerDown') });
 
 # The role sees no request, and may change nothing.
 for my $statement ('SELECT request FROM task', 'SELECT response FROM task', 'DELETE FROM task',

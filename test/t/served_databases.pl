@@ -126,6 +126,103 @@ subtest 'all databases but some, and none' => sub {
 	sql('DROP DATABASE "none"');
 };
 
+# A database that was served and is not named any more, perhaps by mistake: everything says so.
+subtest 'a database that is not named any more' => sub {
+	my $state = q{SELECT string_agg(datname || ': ' || state || coalesce(': ' || error, ''), ', '
+		ORDER BY datname) FROM pg_stat_task_scheduler() WHERE datname IN ('app', 'bare', 'idle')};
+	my $unnamed = 'app: not served: "pg_task.database" does not name it';
+	my $why = 'no scheduler serves this database: pg_task.database does not name it';
+
+	sql('CREATE ROLE ann LOGIN; CREATE ROLE bob LOGIN; CREATE DATABASE app; CREATE DATABASE bare;
+		ALTER DATABASE bare SET pg_task.create_table = off;
+		CREATE DATABASE idle; ALTER DATABASE idle SET pg_task.enabled = off');
+	set_conf($node, q(pg_task.database = 'app, bare, idle, postgres'));
+	wait_for_table($node, db => 'app');
+	wait_until($node, $state, expected => 'app: running, bare: no table, idle: disabled');
+	sql_in('app', 'GRANT SELECT, INSERT ON task TO ann');
+	$position = log_position($node);
+	set_conf($node, q(pg_task.database = 'ap, postgres'));
+	wait_until($node, $state, expected => $unnamed);
+	my $log = log_since($node, $position);
+	is(() = $log =~ /WARNING:  database "ap" in "pg_task.database" does not exist/g, 1,
+		'a name that matches no database is logged');
+	is(() = $log =~ /pg_task runs no tasks of database "app" .*\n.*"pg_task.database" does not name/g, 1,
+		'and the database that is not named');
+	for my $restarts (0, 1)
+	{
+		my $when = $restarts ? 'after a restart' : 'after a reload';
+
+		is(notices_of('postgres', q{INSERT INTO task (role, request)
+			SELECT unnest('{ann,bob,postgres}'::name[]), 'SELECT 1' FROM generate_series(1, 2)},
+			db => 'app'), "WARNING:  this task will not start: \"pg_task.database\" does not name this"
+			. " database\nHINT:  Name it in postgresql.conf, and reload.", "$when: an INSERT warns once");
+		is(sql_in('app', 'SELECT DISTINCT pg_task_why(id) FROM task'), $why, "$when: pg_task_why");
+		is(sql_in('app', q{SELECT text FROM pg_task_top() WHERE what = 'note'}), $why,
+			"$when: pg_task_top");
+		is(sql_in('app', 'SELECT state, databases FROM pg_task_status()'),
+			$restarts ? "$why|1" : 'not served|1', "$when: pg_task_status");
+		$node->restart;
+	}
+	set_conf($node, q(pg_task.database = 'app, postgres'));
+	is(notices_of('ann', q{INSERT INTO task (request) VALUES ('SELECT 1')}, db => 'app'), '',
+		'named again: no warning');
+	wait_until($node, q{SELECT count(*) FROM task WHERE state = 'DONE'}, db => 'app',
+		expected => 13);
+	set_conf($node, q(pg_task.database = 'postgres'));
+	wait_until($node, $state, expected => $unnamed);
+	set_conf($node, q(pg_task.database = '*, -app'));
+	wait_for_schedulers($node, grep { $_ !~ /^(?:app|bare|idle)$/ } split /\n/,
+		sql('SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate'));
+	unlike(sql($state), qr/app/, 'one that is left out by its name is no mistake');
+	set_conf($node, q(pg_task.database = 'app, postgres'));
+	wait_until($node, $state, expected => 'app: running');
+	set_conf($node, q(pg_task.database = 'postgres'));
+	wait_until($node, $state, expected => $unnamed);
+	sql('DROP DATABASE app; DROP DATABASE bare; DROP DATABASE idle');
+	wait_until($node, $state, expected => '');
+	pass('one that is dropped is forgotten');
+};
+
+# The role that is to own the table does not exist: a table that is there is served as its owner.
+subtest 'a role that does not exist' => sub {
+	my $state = q{SELECT state || coalesce(': ' || error, '') FROM pg_stat_task_scheduler()
+		WHERE datname = 'owned'};
+
+	sql('CREATE ROLE owner LOGIN; CREATE DATABASE owned; CREATE DATABASE bare;
+		GRANT CREATE ON DATABASE owned TO owner');
+	sql_in('owned', 'CREATE SCHEMA owner AUTHORIZATION owner');
+	sql_in('bare', 'GRANT CREATE ON SCHEMA public TO owner');
+	set_conf($node, q(pg_task.database = 'owned:owner, postgres'));
+	wait_for_table($node, db => 'owned', table => 'owner.task');
+	$position = log_position($node);
+	set_conf($node, q(pg_task.database = 'owned:ownr, bare:ownr, postgres'));
+	wait_for_log_line($node,
+		qr/role "ownr" in "pg_task.database" does not exist\n.*A task table that is there is served as/,
+		$position);
+	wait_for_log_line($node,
+		qr/creates no task table in database "bare"\n.*DETAIL:  The role that "pg_task.database" names/,
+		$position);
+	sql_in('owned', q{INSERT INTO owner.task (role, request) VALUES ('owner', 'SELECT 1')});
+	wait_until($node, 'SELECT state FROM owner.task', db => 'owned', expected => 'DONE');
+	is(sql($state), 'running', 'a table that is there is served');
+	is(sql_in('owned', q{SELECT relname FROM pg_class WHERE relname = 'task' AND relnamespace
+		<> 'owner'::regnamespace}), '', 'no other is made');
+	is(sql(q{SELECT state, error FROM pg_stat_task_scheduler() WHERE datname = 'bare'}),
+		'not served|the role that "pg_task.database" names does not exist', 'nor one where none is');
+	$node->restart;
+	wait_until($node, $state,
+		expected => 'not served: the role that "pg_task.database" names does not exist');
+	sql(q{ALTER DATABASE owned SET pg_task.schema_name = 'owner'});
+	wait_until($node, $state, expected => 'running: the role that "pg_task.database" names does not exist');
+	pass('a table in the schema of the role is found if the setting says so');
+	sql('ALTER ROLE owner RENAME TO ownr');
+	wait_for_table($node, db => 'bare');
+	is(sql_in('bare', q{SELECT relowner::regrole FROM pg_class WHERE oid = 'task'::regclass}), 'ownr',
+		'a table is made when the role exists');
+	set_conf($node, q(pg_task.database = ''));
+	sql('DROP DATABASE owned; DROP DATABASE bare');
+};
+
 # A list of databases with users.  A missing database is reported once, and served when it appears.
 subtest 'pg_task.database' => sub {
 	sql(q(CREATE ROLE "Us er"; CREATE ROLE "col:on" LOGIN; CREATE ROLE plain));
