@@ -1321,5 +1321,11 @@ CREATE FUNCTION pg_catalog.pg_task_create() RETURNS regclass
     LANGUAGE c SET default_table_access_method = heap SET citus.enable_ddl_propagation = off
     SET citus.use_citus_managed_tables = off AS 'MODULE_PATHNAME', 'pg_task_create';
 
+CREATE FUNCTION pg_catalog.pg_task_change_owner(role name) RETURNS void
+    LANGUAGE c VOLATILE STRICT AS 'MODULE_PATHNAME', 'pg_task_change_owner';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_change_owner(name) IS
+    'give the task table of this database and the tables beside it to another role';
+
 COMMENT ON FUNCTION pg_catalog.pg_task_create() IS
     'make or complete the task table of this database and the tables beside it, now';

@@ -31,7 +31,6 @@
 #include "task/outcome.h"
 #include "task/rows.h"
 #include "task/rows_sql.h"
-#include "task/statement.h"
 
 /* Tasks that have ended, and whose dependents are not judged yet. */
 #define DEPENDENTS_ENDED 4096

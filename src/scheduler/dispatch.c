@@ -29,7 +29,6 @@
 #include "scheduler/strict.h"
 #include "scheduler/unstarted.h"
 #include "scheduler/work.h"
-#include "settings.h"
 #include "shared/arbiter.h"
 #include "shared/crash.h"
 #include "task/roles.h"

@@ -22,10 +22,8 @@
 #include "scheduler/pool.h"
 #include "scheduler/queues.h"
 #include "scheduler/work.h"
-#include "shared/shared.h"
 #include "task/roles.h"
 #include "task/rows_sql.h"
-#include "task/statement.h"
 
 /* Pages in a slice: it takes less time than executors need for the tasks in their rings. */
 #define SLICE_PAGES 8

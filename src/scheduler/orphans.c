@@ -40,7 +40,6 @@
 #include "task/events.h"
 #include "task/outcome.h"
 #include "task/rows_sql.h"
-#include "task/statement.h"
 
 /* Retry interval for a row that is locked (ms). */
 #define LOCKED_RETRY_MS 100

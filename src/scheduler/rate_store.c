@@ -17,9 +17,7 @@
 #include "scheduler/rate_store.h"
 #include "scheduler/rates.h"
 #include "scheduler/work.h"
-#include "shared/report.h"
 #include "task/rate_table.h"
-#include "task/table.h"
 
 /* Rows of which nothing is left to remember are removed at such intervals (ms). */
 #define TIDY_MS 10000

@@ -22,8 +22,6 @@
 
 #include "scheduler/refused.h"
 #include "scheduler/work.h"
-#include "shared/report.h"
-#include "task/table.h"
 
 /* A limit beyond this is none. */
 #define LIMIT_MAX 4096

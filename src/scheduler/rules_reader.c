@@ -9,6 +9,7 @@
  */
 #include "postgres.h"
 
+#include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/memutils.h"
 
@@ -16,11 +17,8 @@
 #include "scheduler/queues.h"
 #include "scheduler/rules_reader.h"
 #include "scheduler/work.h"
-#include "shared/report.h"
-#include "shared/shared.h"
 #include "task/queue_table.h"
 #include "task/relation.h"
-#include "task/table.h"
 
 /*
  * Reading a table with many rows takes at most a fifth of the time if commits ask for it, and else
@@ -50,7 +48,7 @@ is_asked_for(void)
 	return OidIsValid(reader.relid) && (!reader.known || (MyScheduler->events & SHARED_QUEUES));
 }
 
-/* Log once why there is no queue table. */
+/* Log once why there is no queue table, and publish it. */
 static void
 report_fault(const char *fault)
 {
@@ -58,6 +56,7 @@ report_fault(const char *fault)
 
 	if (!report_due(&reader.faults, psprintf("%s %s", name, fault), 0))
 		return;
+	shared_database_report(MyDatabaseId, psprintf("queue table %s: %s", name, fault));
 	ereport(WARNING, (errcode(ERRCODE_WRONG_OBJECT_TYPE),
 					  errmsg("%s is not the queue table of the task table", name),
 					  errdetail_internal("%s", fault),

@@ -34,7 +34,6 @@
 #include "scheduler/work.h"
 #include "shared/arbiter.h"
 #include "task/rows_sql.h"
-#include "task/statement.h"
 
 /* A slice ends after the statement that exceeds this time (us). */
 #define SLICE_US 2000

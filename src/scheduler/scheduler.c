@@ -50,17 +50,13 @@
 #include "scheduler/scan.h"
 #include "scheduler/unstarted.h"
 #include "scheduler/work.h"
-#include "settings.h"
 #include "shared/arbiter.h"
 #include "shared/clock.h"
 #include "shared/crash.h"
-#include "shared/shared.h"
 #include "shared/slots.h"
 #include "shared/worker.h"
 #include "task/home.h"
 #include "task/rows.h"
-#include "task/statement.h"
-#include "task/table.h"
 
 PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 
@@ -192,14 +188,16 @@ is_away(void)
 }
 
 /*
- * Publish the task table of this database, and log it: not again for each of its schedulers.  If
+ * Publish the task table of this database, and log it, also if it does not belong to the "user" who
+ * is to own it, who may be NULL: not again for each of its schedulers.  If
  * its tasks are held back, that is logged at first sight and after each start of the server.
  */
 static void
-publish_table(TaskTable *table, const char *owner)
+publish_table(TaskTable *table, const char *owner, const char *user)
 {
 	SharedFindings found = shared_database_found(MyDatabaseId);
 	bool news = found.relid != table->relid && table->relid != MyScheduler->last_relid;
+	bool others = news || found.owner != table->owner || found.user != MyScheduler->slot->user;
 	bool was_away = found.away;
 
 	found.relid = table->relid;
@@ -214,6 +212,14 @@ publish_table(TaskTable *table, const char *owner)
 							 table->created ? "created" : "found", table->name, owner,
 							 MyScheduler->database),
 					  errhidecontext(true)));
+	if (user && others && table->owner != MyScheduler->slot->user)
+		ereport(LOG,
+				(errmsg("the task table %s in database \"%s\" belongs to role \"%s\" and not to"
+						" \"%s\"",
+						table->name, MyScheduler->database, owner, user),
+				 errdetail("A table that is there keeps its owner."),
+				 errhint("SELECT pg_task_change_owner(%s) changes that.", quote_literal_cstr(user)),
+				 errhidecontext(true)));
 	if (table->away && !was_away)
 		ereport(LOG,
 				(errmsg("pg_task holds back the tasks of %s in database \"%s\"", table->name,
@@ -282,6 +288,7 @@ prepare_table(void)
 	Oid user = slot->user;
 	TaskTable *prepared;
 	char *owner;
+	char *wanted;
 
 	shared_scheduler_publish(slot, InvalidOid, false);
 	forget_table();
@@ -300,9 +307,10 @@ prepare_table(void)
 		return false;
 	}
 	owner = GetUserNameFromId(prepared->owner, true);
+	wanted = GetUserNameFromId(slot->user, true);
 	work_end();
 	MemoryContextSetParent(prepared->context, TopMemoryContext);
-	publish_table(prepared, owner ? owner : "");
+	publish_table(prepared, owner ? owner : "", wanted);
 	if (!OidIsValid(MyScheduler->last_relid))
 		shared_wake_supervisor(); /* another scheduler may be started */
 	if (prepared->code == NULL)

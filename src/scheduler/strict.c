@@ -24,7 +24,6 @@
 #include "task/outcome.h"
 #include "task/roles.h"
 #include "task/rows_sql.h"
-#include "task/statement.h"
 
 /* While a first task cannot be claimed, the queue is held for this time (ms): doubled each time. */
 #define HOLD_FIRST_MS 10

@@ -34,11 +34,9 @@
 #include "scheduler/refused.h"
 #include "scheduler/unstarted.h"
 #include "scheduler/work.h"
-#include "shared/shared.h"
 #include "task/outcome.h"
 #include "task/roles.h"
 #include "task/rows_sql.h"
-#include "task/statement.h"
 
 /* Maximum number of entries; a later scan finds the other tasks again. */
 #define UNSTARTED_MAX 512

@@ -30,7 +30,6 @@
 #include "task/events.h"
 #include "task/owner.h"
 #include "task/rows.h"
-#include "task/table.h"
 
 /* Longest transaction that writes rows; its owner's triggers run in it (ms). */
 #define WRITE_MS 10000

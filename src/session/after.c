@@ -23,21 +23,16 @@
 #include "access/relation.h"
 #include "access/table.h"
 #include "access/tableam.h"
-#include "access/xact.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
-#include "commands/trigger.h"
 #include "executor/spi.h"
-#include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/rel.h"
 #include "utils/rls.h"
 #include "utils/snapmgr.h"
 
@@ -48,7 +43,6 @@
 #include "shared/waiters.h"
 #include "task/owner.h"
 #include "task/owner_code.h"
-#include "task/relation.h"
 #include "task/rows.h"
 #include "task/statement.h"
 #include "task/table.h"
@@ -523,7 +517,7 @@ check_code(Oid root, bool barred, bool writes)
 	foreach(cell, lcons_oid(root, relation_members(rel)))
 	{
 		LockRelationOid(lfirst_oid(cell), RowExclusiveLock);
-		if (!relation_is_owned_by(lfirst_oid(cell), rel->rd_rel->relowner))
+		if (relation_owner(lfirst_oid(cell)) != rel->rd_rel->relowner)
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 					 errmsg("nobody may remove tasks at present"),

@@ -16,10 +16,8 @@
 #include "catalog/pg_database.h"
 #include "catalog/pg_type.h"
 #include "commands/dbcommands.h"
-#include "fmgr.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
-#include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "utils/acl.h"
 #include "utils/array.h"
@@ -31,8 +29,6 @@
 
 #include "compat.h"
 #include "session/result_set.h"
-#include "shared/activity.h"
-#include "shared/clock.h"
 #include "shared/crash.h"
 #include "shared/shared.h"
 #include "shared/slots.h"
@@ -177,10 +173,8 @@ pg_task_progress(PG_FUNCTION_ARGS)
 		PG_RETURN_VOID();
 	if (!PG_ARGISNULL(2))
 	{
-		text *value = PG_GETARG_TEXT_PP(2);
-
-		message = VARDATA_ANY(value);
-		length = pg_mbcliplen(message, VARSIZE_ANY_EXHDR(value), ACTIVITY_MESSAGE);
+		message = text_to_cstring(PG_GETARG_TEXT_PP(2));
+		length = pg_mbcliplen(message, (int) strlen(message), ACTIVITY_MESSAGE);
 	}
 	activity_progress(&MyExecutor->activity, done, total, message, length);
 	PG_RETURN_VOID();

@@ -8,8 +8,6 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
-#include "executor/spi.h"
-#include "fmgr.h"
 #include "miscadmin.h"
 #include "tcop/utility.h"
 #include "utils/acl.h"
@@ -137,14 +135,7 @@ pg_task_rule(PG_FUNCTION_ARGS)
 	SPI_connect();
 	count = queue_rules_explain(access.relid, access.owner, TextDatumGetCString(queue));
 	for (i = 0; i < count; i++)
-	{
-		HeapTuple row = SPI_tuptable->vals[i];
-		bool nulls[3];
-		Datum values[3];
-
-		heap_deform_tuple(row, SPI_tuptable->tupdesc, values, nulls);
-		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
-	}
+		tuplestore_puttuple(result->setResult, SPI_tuptable->vals[i]);
 	SPI_finish();
 	PG_RETURN_NULL();
 }

@@ -11,11 +11,8 @@
 #include "postgres.h"
 
 #include "access/detoast.h"
-#include "access/xact.h"
 #include "commands/async.h"
-#include "commands/trigger.h"
 #include "executor/spi.h"
-#include "fmgr.h"
 #include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
@@ -23,6 +20,7 @@
 #include "utils/fmgrprotos.h"
 #include "utils/hsearch.h"
 #include "utils/json.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -35,7 +33,6 @@
 #include "shared/waiters.h"
 #include "task/owner.h"
 #include "task/queue_table.h"
-#include "task/relation.h"
 
 PGDLLEXPORT Datum pg_task_queue_changed(PG_FUNCTION_ARGS);
 
@@ -144,6 +141,27 @@ check_effect(const TriggerData *data, HeapTuple row)
 					  "In a pattern, \"%\" stands for any characters.");
 }
 
+/* Of rows of a queue table that does not count. */
+static Notices foreign;
+
+/* Warn whoever writes a row of the queue table that it has no effect: the task table is another's.
+ */
+static void
+check_owner(Relation rel)
+{
+	Oid task = Shared ? shared_database_found(MyDatabaseId).relid : InvalidOid;
+
+	if (get_rel_name(task) == NULL || side_table_find(SIDE_QUEUE, task) != RelationGetRelid(rel) ||
+		relation_owner(task) == rel->rd_rel->relowner || notices_told(&foreign) > 0)
+		return;
+	(void) notices_tell(&foreign);
+	ereport(WARNING, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					  errmsg("the rules in \"%s\" have no effect: the task table has another owner",
+							 RelationGetRelationName(rel)),
+					  errhint("SELECT pg_task_change_owner(%s) gives it to that one.",
+							  quote_literal_cstr(GetUserNameFromId(relation_owner(task), false)))));
+}
+
 /*
  * Trigger on the queue table, AFTER INSERT OR UPDATE OR DELETE, FOR EACH ROW, or AFTER TRUNCATE:
  * the scheduler reads the table again after the commit.  What is written is checked by the
@@ -162,8 +180,11 @@ pg_task_queue_changed(PG_FUNCTION_ARGS)
 						errmsg("pg_task_queue_changed must be called AFTER INSERT OR UPDATE OR"
 							   " DELETE, FOR EACH ROW, or AFTER TRUNCATE")));
 	if (TRIGGER_FIRED_BY_INSERT(data->tg_event) || TRIGGER_FIRED_BY_UPDATE(data->tg_event))
+	{
+		check_owner(data->tg_relation);
 		check_effect(data, TRIGGER_FIRED_BY_INSERT(data->tg_event) ? data->tg_trigtuple
 																   : data->tg_newtuple);
+	}
 	if (Shared)
 	{
 		known = shared_scheduler_relid(MyDatabaseId, true);

@@ -34,10 +34,9 @@
 #include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
 #include "commands/dbcommands.h"
+#include "commands/tablecmds.h"
 #include "commands/trigger.h"
-#include "executor/spi.h"
 #include "miscadmin.h"
-#include "nodes/params.h"
 #include "rewrite/rowsecurity.h"
 #include "tcop/utility.h"
 #include "utils/acl.h"
@@ -62,8 +61,10 @@
 #include "task/table.h"
 
 PGDLLEXPORT Datum pg_task_create(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_change_owner(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_create);
+PG_FUNCTION_INFO_V1(pg_task_change_owner);
 
 /* ---- which table ---- */
 
@@ -115,7 +116,7 @@ table_access_known(void)
 	if (Shared == NULL || OidIsValid(relid))
 		return relid;
 	found = shared_database_found(MyDatabaseId);
-	if (OidIsValid(found.owner) && !relation_is_owned_by(found.relid, found.owner))
+	if (OidIsValid(found.owner) && relation_owner(found.relid) != found.owner)
 		return InvalidOid;
 	return found.relid;
 }
@@ -417,9 +418,7 @@ table_access_execute(const TableAccess *access, const char *sql, SPIExecuteOptio
 			become_user(access, &scope);
 		code = SPI_execute_extended(sql, &options);
 		if (OidIsValid(access->user))
-		{
 			owner_restrict_end(&scope);
-		}
 	}
 	PG_FINALLY();
 	{
@@ -433,7 +432,17 @@ table_access_execute(const TableAccess *access, const char *sql, SPIExecuteOptio
 	return SPI_processed;
 }
 
-/* ---- pg_task_create ---- */
+/* ---- pg_task_create, pg_task_change_owner ---- */
+
+/* Raise an error if a table beside the task table cannot be used, for this reason. */
+static void
+check_side(SideKind kind, Oid task, const char *fault)
+{
+	if (fault)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("table \"%s\" cannot be used", side_table_name(kind, task)),
+						errdetail_internal("%s", fault)));
+}
 
 /*
  * pg_task_create(): make or complete the task table of this database and those beside it, as the
@@ -470,13 +479,63 @@ pg_task_create(PG_FUNCTION_ARGS)
 						errmsg("the task table comes from another database or server"),
 						errhint("SELECT pg_task_release() first, when its tasks may run here.")));
 	for (kind = 0; kind < SIDE_TABLES; kind++)
-		if (created.fault[kind])
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("table \"%s\" cannot be used", side_table_name(kind, created.relid)),
-					 errdetail_internal("%s", created.fault[kind])));
+		check_side(kind, created.relid, created.fault[kind]);
 	SPI_finish();
 	if (created.made)
 		commands_database_changed(MyDatabaseId);
 	PG_RETURN_OID(created.relid);
+}
+
+/*
+ * Do what ALTER TABLE ... OWNER TO does.  What the caller does not own is not even locked.  A table
+ * with code of its owner keeps it: the code would run with the rights of the new one.
+ */
+static void
+change_owner(Oid relid, Oid role)
+{
+	Oid owner = relation_owner(relid);
+	char *code;
+
+	if (!has_privs_of_role(GetUserId(), owner))
+		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_TABLE, get_rel_name(relid));
+	ATExecChangeOwner(relid, role, false, AccessExclusiveLock);
+	CommandCounterIncrement();
+	code = owner != role ? owner_code_find(relid, true) : NULL;
+	if (code)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("table \"%s\" has code of its owner", get_rel_name(relid)),
+						errdetail("The code belongs to %s.", code),
+						errhint("Drop it, or use ALTER TABLE ... OWNER TO.")));
+}
+
+/*
+ * pg_task_change_owner(role): give the task table, its partitions and the tables beside it to this
+ * role.
+ */
+Datum
+pg_task_change_owner(PG_FUNCTION_ARGS)
+{
+	Oid role = get_role_oid(NameStr(*PG_GETARG_NAME(0)), false);
+	Oid task = find_served();
+	const char *fault;
+	Relation rel;
+	SideKind kind;
+	ListCell *cell;
+
+	PreventCommandIfReadOnly("pg_task_change_owner()");
+	change_owner(task, role);
+	rel = relation_open(task, NoLock);
+	foreach(cell, relation_members(rel))
+		change_owner(lfirst_oid(cell), role);
+	relation_close(rel, NoLock);
+	for (kind = 0; kind < SIDE_TABLES; kind++)
+	{
+		if (!OidIsValid(side_table_find(kind, task)))
+			continue;
+		change_owner(side_table_find(kind, task), role);
+		rel = side_table_open(kind, task, role, true, &fault);
+		check_side(kind, task, fault);
+		relation_close(rel, NoLock);
+	}
+	PG_RETURN_VOID();
 }

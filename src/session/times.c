@@ -13,7 +13,6 @@
 #include "compat.h"
 #include "session/times.h"
 #include "shared/task.h"
-#include "task/cron.h"
 #include "task/schedule.h"
 #include "settings.h"
 

@@ -18,7 +18,6 @@
 #include "commands/sequence.h"
 #include "common/int.h"
 #include "executor/spi.h"
-#include "fmgr.h"
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
 #include "utils/acl.h"
@@ -29,7 +28,6 @@
 #include "utils/syscache.h"
 
 #include "session/trigger_row.h"
-#include "task/relation.h"
 #include "task/roles.h"
 
 TriggerColumns trigger_columns;

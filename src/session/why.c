@@ -14,8 +14,6 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
-#include "fmgr.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "storage/lwlock.h"
@@ -170,9 +168,9 @@ find_code(const TableAccess *access)
 	{
 		Oid side = side_table_find(kind, access->relid);
 
-		if (OidIsValid(side) && relation_is_owned_by(side, access->owner) &&
+		if (OidIsValid(side) && relation_owner(side) == access->owner &&
 			ConditionalLockRelationOid(side, AccessShareLock) &&
-			relation_is_owned_by(side, access->owner))
+			relation_owner(side) == access->owner)
 			code = owner_code_find(side, true);
 	}
 	return code;

@@ -201,7 +201,7 @@ check_name(Making *making)
 		making->relid = relid;
 	if (relid != making->relid || schema == NULL ||
 		get_namespace_oid(schema, true) != making->schema ||
-		(OidIsValid(relid) && !relation_is_owned_by(relid, GetUserId())))
+		(OidIsValid(relid) && relation_owner(relid) != GetUserId()))
 		ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED),
 						errmsg("table \"%s\" has changed", making->relname)));
 }

@@ -10,19 +10,14 @@
 #include <math.h>
 
 #include "access/relation.h"
-#include "catalog/pg_type.h"
-#include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/array.h"
-#include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
-#include "settings.h"
 #include "task/owner.h"
 #include "task/owner_code.h"
 #include "task/queue_table.h"
-#include "task/relation.h"
 #include "task/statement.h"
 #include "task/table.h"
 

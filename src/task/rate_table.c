@@ -13,16 +13,13 @@
 
 #include "access/genam.h"
 #include "access/relation.h"
-#include "catalog/pg_type.h"
 #include "libpq/pqformat.h"
-#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
 #include "task/rate_table.h"
-#include "task/relation.h"
 #include "task/statement.h"
 
 /* clang-format off */

@@ -165,13 +165,6 @@ relation_owner(Oid relid)
 	return owner;
 }
 
-/* Is there such a relation, of this owner?  Takes no lock. */
-bool
-relation_is_owned_by(Oid relid, Oid owner)
-{
-	return OidIsValid(owner) && relation_owner(relid) == owner;
-}
-
 /*
  * The first of these relations that Citus manages, or InvalidOid.  Citus lists them in a catalog
  * of its own, which only a superuser can have created.
@@ -250,11 +243,11 @@ relation_fault(Relation rel, const ColumnDefinition *columns, int count)
 
 		if (get_rel_relkind(member) == RELKIND_FOREIGN_TABLE)
 			return psprintf("Its partition \"%s\" is a foreign table.", get_rel_name(member));
-		if (!relation_is_owned_by(member, owner))
+		if (relation_owner(member) != owner)
 			return psprintf("Its partition \"%s\" has another owner.", get_rel_name(member));
 	}
 	foreach(cell, relation_parents(RelationGetRelid(rel)))
-		if (!relation_is_owned_by(lfirst_oid(cell), owner))
+		if (relation_owner(lfirst_oid(cell)) != owner)
 			return psprintf("The table \"%s\", which it inherits from, has another owner.",
 							get_rel_name(lfirst_oid(cell)));
 	managed = find_managed(lcons_oid(RelationGetRelid(rel), members));
@@ -341,10 +334,11 @@ side_table_open(SideKind kind, Oid task, Oid owner, bool wait, const char **faul
 	Relation rel;
 
 	*fault = NULL;
-	if (!OidIsValid(relid) || !relation_is_owned_by(relid, owner))
+	if (relation_owner(relid) != owner)
 	{
-		*fault =
-			OidIsValid(relid) ? "It has another owner than the task table." : "It does not exist.";
+		*fault = OidIsValid(relid)
+					 ? "It has another owner than the task table: see pg_task_change_owner."
+					 : "It does not exist.";
 		return NULL;
 	}
 	if (wait)

@@ -141,7 +141,6 @@ extern Oid relation_root(Oid relid);
 extern List *relation_members(Relation rel);
 extern List *relation_parents(Oid relid);
 extern Oid relation_owner(Oid relid);
-extern bool relation_is_owned_by(Oid relid, Oid owner);
 extern char *relation_fault(Relation rel, const ColumnDefinition *columns, int count);
 
 /* The tables beside the task table. */

@@ -20,7 +20,6 @@
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/array.h"
-#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/hsearch.h"
@@ -28,10 +27,8 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
-#include "utils/timestamp.h"
 
 #include "compat.h"
-#include "settings.h"
 #include "shared/shared.h"
 #include "task/roles.h"
 #include "task/statement.h"

@@ -277,6 +277,7 @@ subtest 'the server that pg_upgrade starts' => sub {
 # The rows are as they were, and run.
 subtest 'with all that is needed again' => sub {
 	$node->start;
+	sql(q{SELECT pg_task_change_owner('postgres')});
 	is(task($node, run_task($node, request => 'SELECT 1'), 'state'), 'DONE', 'a task runs');
 };
 

@@ -17,7 +17,7 @@ sub wait_for_queue_table
 
 	wait_until($node, "SELECT count(*) = 2 FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = tgrelid
 		WHERE c.oid = to_regclass('$table') AND tgname ~ 'pg_task_queue' AND tgenabled = 'A'
-		AND relowner = '$owner'::regrole AND relrowsecurity
+		AND relowner = ${\literal($owner)}::regrole AND relrowsecurity
 		AND EXISTS (SELECT FROM pg_policy WHERE polrelid = c.oid)", %opt);
 }
 
@@ -187,6 +187,55 @@ subtest 'what cannot be a queue table' => sub {
 	insert_rule('r', retry => 1, delay => '0');
 	runs_become('r', 2, 'both tables have another owner');
 	sql('ALTER TABLE task OWNER TO postgres; ALTER TABLE task_queue OWNER TO postgres');
+	wait_for_queue_table('task_queue', 'postgres');
+};
+
+# The task table gets another owner, without the tables beside it: everything says so.
+subtest 'the owner changes' => sub {
+	my $owners = q{SELECT string_agg(relname || ' ' || relowner::regrole, ', ' ORDER BY relname)
+		FROM pg_class WHERE relname IN ('task', 'task_queue', 'task_rate', 'task_id_seq')};
+	my $insert = q{INSERT INTO task_queue (queue, paused) VALUES ('one', true), ('two', true)};
+	my $position;
+
+	runs_become('r', 2, 'the queue table is read');
+	$position = log_position($node);
+	sql('CREATE ROLE "O\'Hara" LOGIN; GRANT CREATE ON SCHEMA public TO "O\'Hara";
+		GRANT postgres TO "O\'Hara"; DELETE FROM task_queue; ALTER TABLE task OWNER TO "O\'Hara"');
+	wait_for_log_line($node,
+		qr/belongs to role "O'Hara" and not to "postgres"\n.*\n.*SELECT pg_task_change_owner\('postgres'\)/,
+		$position);
+	wait_for_log_line($node, qr/task_queue is not the queue table.*\n.*see pg_task_change_owner/,
+		$position);
+	becomes_true(q{SELECT error LIKE 'queue table public.task_queue: It has another owner%'
+		FROM pg_stat_task_scheduler()}, 'pg_stat_task_scheduler says that rules do not count');
+	is(notices_of('postgres', $insert),
+		qq{WARNING:  the rules in "task_queue" have no effect: the task table has another owner\n}
+		. q{HINT:  SELECT pg_task_change_owner('O''Hara') gives it to that one.}, 'so does an INSERT, once');
+	is(sql(q{SELECT pg_task_change_owner('O''Hara')}), '', 'one statement changes all');
+	is(sql($owners), join(', ', map { qq($_ "O'Hara") } qw(task task_id_seq task_queue task_rate)),
+		'all have one owner');
+	wait_for_queue_table('task_queue', q("O'Hara"));
+	my $id = insert_task($node, queue => 'one', request => 'SELECT 1');
+	becomes_true("SELECT pg_task_why($id) = 'its queue is paused'", 'and the rules hold');
+	is(notices_of('postgres', q{UPDATE task_queue SET paused = NULL}), '', 'without a warning');
+
+	sql('CREATE ROLE thief LOGIN; GRANT CREATE ON SCHEMA public TO thief');
+	is(sqlstate_of('thief', q{SELECT pg_task_change_owner('thief')}), '42501', 'not by just anybody');
+	is(sqlstate_of('thief', q{SELECT pg_task_change_owner('nobody')}), '42704', 'to nobody');
+	sql_as('thief', 'CREATE TABLE theirs (); CREATE FUNCTION trap() RETURNS trigger LANGUAGE plpgsql
+		AS $$ BEGIN RETURN NULL; END $$');
+	sql('CREATE TABLE mine (LIKE task_queue INCLUDING ALL); ALTER TABLE mine OWNER TO thief;
+		BEGIN; DROP TABLE task_queue; ALTER TABLE mine RENAME TO task_queue; COMMIT');
+	sql_as('thief', 'CREATE TRIGGER trap AFTER INSERT ON task_queue EXECUTE FUNCTION trap()');
+	like(error_of('postgres', q{SELECT pg_task_change_owner('postgres')}),
+		qr/table "task_queue" has code .*\nDETAIL: .*trigger trap on/,
+		'not with the code of somebody else');
+	sql('BEGIN; DROP TABLE task_queue; CREATE VIEW task_queue AS SELECT 1 AS queue; COMMIT');
+	like(error_of('postgres', q{SELECT pg_task_change_owner('postgres')}),
+		qr/table "task_queue" cannot be used/, 'nor with something else');
+	sql('DROP VIEW task_queue');
+	wait_for_queue_table('task_queue', q("O'Hara"));
+	is(sql_as(q(O'Hara), q{SELECT pg_task_change_owner('postgres')}), '', 'the owner may, who may become the other');
 	wait_for_queue_table('task_queue', 'postgres');
 };
 
