@@ -144,8 +144,7 @@ check_effect(const TriggerData *data, HeapTuple row)
 /* Of rows of a queue table that does not count. */
 static Notices foreign;
 
-/* Warn whoever writes a row of the queue table that it has no effect: the task table is another's.
- */
+/* Warn whoever writes a row of a queue table that has no effect: the task table is another's. */
 static void
 check_owner(Relation rel)
 {
@@ -154,7 +153,7 @@ check_owner(Relation rel)
 	if (get_rel_name(task) == NULL || side_table_find(SIDE_QUEUE, task) != RelationGetRelid(rel) ||
 		relation_owner(task) == rel->rd_rel->relowner || notices_told(&foreign) > 0)
 		return;
-	(void) notices_tell(&foreign);
+	foreign.told++;
 	ereport(WARNING, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					  errmsg("the rules in \"%s\" have no effect: the task table has another owner",
 							 RelationGetRelationName(rel)),

@@ -89,8 +89,9 @@ read_literal(const char *sql)
 static char *
 fill_names(const TableAccess *access, const char *sql)
 {
-	const char *names[] = {"{rows}",	 "{figures}", "{readable}", "{sees_all}",  "{relid}", "{recent}",
-						   "{activity}", "{error}",	  "{service}",	"{table}", "{condition}"};
+	const char *names[] = {"{rows}",	"{figures}", "{readable}", "{sees_all}",
+						   "{relid}",	"{recent}",	 "{activity}", "{error}",
+						   "{service}", "{table}",	 "{condition}"};
 	const char *values[] = {access->rows,
 							access->rows,
 							access->readable,

@@ -149,8 +149,6 @@ survey_slots(WhyTask *task)
 	LWLockRelease(Shared->directory);
 }
 
-}
-
 /*
  * Find an object of the task table, which is locked, or of a table beside it, with code of the
  * owner's.  Executes none of it.
