@@ -129,7 +129,7 @@ typedef struct DatabaseEntry
 {
 	Wanted wanted; /* as the catalogs were read last */
 	bool is_wanted;
-	bool is_unnamed;		/* it is not, because no entry of pg_task.database is for it */
+	bool is_unnamed;		/* it is not: pg_task.database has entries, but none for it */
 	uint32 settings;		/* change counter of its settings, of which its scheduler was told */
 	SharedDatabase *shared; /* or "unknown": see there */
 
@@ -373,7 +373,7 @@ judge_database(const Service *service, HeapTuple tuple, MonoTime now)
 	Wanted wanted;
 
 	if (entry)
-		entry->is_unnamed = target == NULL;
+		entry->is_unnamed = target == NULL && settings_targets() != NIL;
 	if (!service->wanted && target && target->database && !target->excluded)
 		warn_once(
 			psprintf("database \"%s\" in \"pg_task.database\" does not allow connections", name),

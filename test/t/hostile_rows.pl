@@ -77,7 +77,7 @@ subtest 'columns that have lost NOT NULL' => sub {
 				VALUES ('SELECT 1', now() - '1 h'::interval,
 				'$active', 'null');
 			UPDATE task SET $quoted = NULL WHERE queue = 'null'; COMMIT");
-		wait_until($node, qq{SELECT error = 'public.task is not a task table'
+		wait_until($node, qq{SELECT error LIKE 'public.task is not a task table%'
 			FROM pg_stat_task_scheduler() WHERE datname = 'postgres'}, db => 'other');
 		wait_for_log_line($node, qr/Its column $quoted may be NULL\./, $position);
 		run_task($node, db => 'other', request => 'SELECT 1');
