@@ -122,7 +122,7 @@ Datum
 pg_task_interrupt(PG_FUNCTION_ARGS)
 {
 	bool interrupted = false;
-	int attempt = PG_ARGISNULL(1) ? 0 : PG_GETARG_INT32(1);
+	int attempt = PG_ARGISNULL(1) ? -1 : PG_GETARG_INT32(1);
 	Oid relid;
 	int64 id;
 	int i;

@@ -837,11 +837,11 @@ tell_doubled(const TriggerRow *row)
 	other = after_find_chain(row);
 	if (other == NULL)
 		return;
-	doubled.told = NOTICES_MAX - 1;
-	notices_raise(
-		&doubled, psprintf("another schedule has this key: %s", other),
-		"A key is unique in its queue.  To move a schedule, UPDATE the queue of that task,"
-		" or stop it.");
+	doubled.told = NOTICES_MAX;
+	ereport(NOTICE,
+			(errmsg("another schedule has this key: %s", other),
+			 errhint("A key is unique in its queue.  To move a schedule, UPDATE the queue of "
+					 "that task, or stop it.")));
 }
 
 /* Check a new row, and record what the scheduler must know of it. */

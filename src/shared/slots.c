@@ -488,7 +488,7 @@ executor_slot_signal(SharedExecutor *slot, uint32 position)
 }
 
 /*
- * For which role does this executor run the task of this table in this attempt, or (0) in any?
+ * For which role does this executor run the task of this table in this attempt, or (-1) in any?
  * InvalidOid: it does not.  If it is "role", interrupt the run.
  */
 Oid
@@ -501,7 +501,7 @@ executor_slot_interrupt(SharedExecutor *slot, Oid relid, int64 id, int attempt, 
 	task = &slot->ring[(slot->taken - 1) % SHARED_RING];
 	if (slot->database == MyDatabaseId && slot->proc != SHARED_NO_PROC &&
 		slot->taken != slot->done && task->relid == relid && task->run.id == id &&
-		(attempt == 0 || task->run.attempt == attempt))
+		(attempt < 0 || task->run.attempt == attempt))
 		found = task->role;
 	if (OidIsValid(found) && found == role)
 	{

@@ -364,7 +364,7 @@ warn_once(const char *message, const char *detail)
  * names it.
  */
 static void
-judge_database(const Service *service, HeapTuple tuple, MonoTime now)
+judge_database(const Service *service, bool none, HeapTuple tuple, MonoTime now)
 {
 	Form_pg_database database = (Form_pg_database) GETSTRUCT(tuple);
 	const char *name = NameStr(database->datname);
@@ -373,7 +373,7 @@ judge_database(const Service *service, HeapTuple tuple, MonoTime now)
 	Wanted wanted;
 
 	if (entry)
-		entry->is_unnamed = target == NULL && settings_targets() != NIL;
+		entry->is_unnamed = target == NULL && !none;
 	if (!service->wanted && target && target->database && !target->excluded)
 		warn_once(
 			psprintf("database \"%s\" in \"pg_task.database\" does not allow connections", name),
@@ -412,7 +412,7 @@ read_wanted(MonoTime now)
 
 		MemoryContextSwitchTo(MySupervisor.context);
 		found = lappend(found, unconstify(Target *, service.target));
-		judge_database(&service, tuple, now);
+		judge_database(&service, targets == NIL, tuple, now);
 	}
 	table_endscan(scan);
 	table_close(rel, AccessShareLock);

@@ -51,20 +51,14 @@ queue_rule_same(const QueueRule *a, const QueueRule *b)
 				  sizeof(QueueRule) - CONTENT) == 0;
 }
 
-/* Are two rules of queues one, so that the queues share the limit that they have together? */
-static bool
-is_same_rule(const QueueRule *a, const QueueRule *b)
-{
-	return queue_rule_same(a, b) && a->total_of == b->total_of;
-}
-
+/* Rules of queues are one if the queues share the limit that they have together. */
 #define SH_PREFIX ruletable
 #define SH_ELEMENT_TYPE RuleEntry
 #define SH_KEY_TYPE const QueueRule *
 #define SH_KEY rule
 #define SH_HASH_KEY(tb, key) \
 	hash_bytes((const unsigned char *) (key) + CONTENT, sizeof(QueueRule) - CONTENT)
-#define SH_EQUAL(tb, a, b) is_same_rule(a, b)
+#define SH_EQUAL(tb, a, b) (queue_rule_same(a, b) && (a)->total_of == (b)->total_of)
 #define SH_SCOPE static inline
 #define SH_DECLARE
 #define SH_DEFINE
@@ -239,21 +233,25 @@ queue_rules_match(const QueueRules *rules, const char *queue, int *count)
 	return rows;
 }
 
+/* What "rule" does not say yet, "row" says. */
+#define INHERIT(field) rule->field = rule->field < 0 ? row->field : rule->field
+
 /* What a rule does not say yet, this row says, which counts after those before it. */
 static void
 inherit(QueueRule *rule, const QueueRule *row)
 {
-	TaskDefaults *mine = &rule->defaults;
-	const TaskDefaults *given = &row->defaults;
-
-	if (rule->paused < 0)
-		rule->paused = row->paused;
-	if (rule->strict < 0)
-		rule->strict = row->strict;
-	if (rule->fair < 0 && row->pattern)
-		rule->fair = row->fair;
-	if (rule->max < 0)
-		rule->max = row->max;
+	INHERIT(paused);
+	INHERIT(strict);
+	INHERIT(max);
+	INHERIT(defaults.retry);
+	INHERIT(defaults.batch);
+	INHERIT(defaults.delay);
+	INHERIT(defaults.backoff);
+	INHERIT(defaults.timeout);
+	INHERIT(defaults.active);
+	INHERIT(defaults.keep);
+	if (row->pattern)
+		INHERIT(fair);
 	if (rule->total < 0 && row->pattern && row->total >= 0)
 	{
 		rule->total = row->total;
@@ -266,20 +264,6 @@ inherit(QueueRule *rule, const QueueRule *row)
 	}
 	if (rule->until == RULE_NO_UNTIL)
 		rule->until = row->until;
-	if (mine->retry < 0)
-		mine->retry = given->retry;
-	if (mine->batch < 0)
-		mine->batch = given->batch;
-	if (mine->delay < 0)
-		mine->delay = given->delay;
-	if (mine->backoff < 0)
-		mine->backoff = given->backoff;
-	if (mine->timeout < 0)
-		mine->timeout = given->timeout;
-	if (mine->active < 0)
-		mine->active = given->active;
-	if (mine->keep < 0)
-		mine->keep = given->keep;
 }
 
 /*
