@@ -30,7 +30,6 @@
 
 #include "access/htup_details.h"
 #include "access/transam.h"
-#include "access/xact.h"
 #include "catalog/pg_language_d.h"
 #include "catalog/pg_proc.h"
 #include "commands/defrem.h"
@@ -41,7 +40,6 @@
 #include "parser/analyze.h"
 #include "pgstat.h"
 #include "storage/proc.h"
-#include "tcop/cmdtag.h"
 #include "tcop/pquery.h"
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"

@@ -26,7 +26,6 @@
 #include <signal.h>
 #include <time.h>
 
-#include "access/xact.h"
 #include "commands/trigger.h"
 #include "common/pg_prng.h"
 #include "jit/jit.h"
@@ -41,7 +40,6 @@
 #include "utils/memutils.h"
 #include "utils/portal.h"
 #include "utils/timeout.h"
-#include "utils/timestamp.h"
 
 #include "compat.h"
 #include "executor/cleanup.h"

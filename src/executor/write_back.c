@@ -12,7 +12,6 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/proc.h"
 #include "utils/guc.h"

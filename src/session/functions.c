@@ -13,9 +13,7 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
-#include "utils/jsonb.h"
 #include "utils/lsyscache.h"
-#include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
 #include "session/pending.h"

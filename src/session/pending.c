@@ -22,7 +22,6 @@
 #include "utils/json.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #include "compat.h"
 #include "session/notices.h"

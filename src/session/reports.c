@@ -37,7 +37,6 @@
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
-#include "utils/timestamp.h"
 
 #include "session/trigger_row.h"
 #include "session/table_access.h"

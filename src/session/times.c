@@ -8,7 +8,6 @@
 
 #include "fmgr.h"
 #include "utils/builtins.h"
-#include "utils/timestamp.h"
 
 #include "compat.h"
 #include "session/times.h"

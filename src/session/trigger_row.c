@@ -19,7 +19,6 @@
 #include "common/int.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
-#include "nodes/pg_list.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"

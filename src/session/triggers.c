@@ -20,7 +20,6 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
-#include "utils/timestamp.h"
 
 #include "session/after.h"
 #include "session/notices.h"

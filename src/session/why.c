@@ -13,15 +13,11 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
-#include "storage/lwlock.h"
 #include "storage/proc.h"
-#include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 
 #include "session/result_set.h"
 #include "session/table_access.h"

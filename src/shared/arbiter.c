@@ -10,7 +10,6 @@
 
 #include "miscadmin.h"
 #include "replication/logicallauncher.h"
-#include "storage/lwlock.h"
 
 #include "compat.h"
 #include "settings.h"

@@ -14,7 +14,6 @@
 #include "postgres.h"
 
 #include "mb/pg_wchar.h"
-#include "storage/lwlock.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"

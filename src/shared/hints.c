@@ -10,7 +10,6 @@
  */
 #include "postgres.h"
 
-#include "storage/lwlock.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"

@@ -43,7 +43,6 @@
 
 #include <signal.h>
 
-#include "storage/condition_variable.h"
 #include "storage/proc.h"
 
 #include "compat.h"

@@ -19,11 +19,9 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
-#include "storage/condition_variable.h"
 #include "storage/proclist.h"
 
 #include "shared/shared.h"

@@ -12,7 +12,6 @@
 #undef ENABLE_GSS
 #undef USE_OPENSSL
 #undef USE_SSL
-#include "access/xact.h"
 #include "commands/dbcommands.h"
 #include "libpq/libpq-be.h"
 #include "miscadmin.h"

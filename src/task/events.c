@@ -15,7 +15,6 @@
 
 #include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
-#include "nodes/pg_list.h"
 #include "utils/json.h"
 #include "utils/memutils.h"
 

@@ -18,9 +18,7 @@
 #include <math.h>
 
 #include "common/pg_prng.h"
-#include "utils/builtins.h"
 #include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #include "settings.h"
 #include "task/events.h"

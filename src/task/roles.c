@@ -11,10 +11,8 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
-#include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/pg_authid.h"
-#include "catalog/pg_database.h"
 #include "catalog/pg_db_role_setting.h"
 #include "commands/dbcommands.h"
 #include "miscadmin.h"
@@ -25,7 +23,6 @@
 #include "utils/hsearch.h"
 #include "utils/lsyscache.h" /* get_database_name, from 19 on */
 #include "utils/memutils.h"
-#include "utils/rel.h"
 #include "utils/syscache.h"
 
 #include "compat.h"

@@ -6,8 +6,6 @@
  */
 #include "postgres.h"
 
-#include "utils/builtins.h"
-#include "utils/timestamp.h"
 
 #include "shared/shared.h"
 #include "task/rows.h"
