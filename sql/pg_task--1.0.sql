@@ -791,7 +791,8 @@ SELECT l.relation, l.pid
 -- the reports are called only where there is a table
 here AS MATERIALIZED (
 SELECT s.relid FROM server AS s
- WHERE s.datname = current_database() AND s.relid IS NOT NULL AND NOT EXISTS (SELECT FROM locked)),
+ WHERE s.datname = current_database() AND s.relid IN (SELECT c.oid FROM pg_class AS c)
+   AND NOT EXISTS (SELECT FROM locked)),
 found (level, datname, queue, problem, hint) AS (
 SELECT x.level, x.datname, NULL::text, x.problem, x.hint
   FROM (SELECT CASE WHEN pg_is_in_recovery() THEN NULL

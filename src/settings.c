@@ -12,7 +12,6 @@
 #include <limits.h>
 
 #include "access/parallel.h"
-#include "access/xact.h"
 #include "lib/stringinfo.h"
 #include "parser/scansup.h"
 #include "utils/builtins.h"
@@ -230,8 +229,7 @@ parse_targets(const char *text, List **targets)
 static const char *
 targets_fault(List *targets)
 {
-	bool all = false;
-	bool excluded = false;
+	bool served = false;
 	ListCell *cell;
 	ListCell *other;
 
@@ -247,10 +245,9 @@ targets_fault(List *targets)
 			if (strcmp(name, another ? another : "*") == 0)
 				return psprintf("Database \"%s\" is named twice.", name);
 		}
-		all |= target->database == NULL;
-		excluded |= target->excluded;
+		served |= !target->excluded;
 	}
-	return excluded && !all ? "A database can be left out of all: \"*, -database\"." : NULL;
+	return served || targets == NIL ? NULL : "A database can be left out of all: \"*, -database\".";
 }
 
 static bool

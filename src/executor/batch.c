@@ -16,7 +16,6 @@
  */
 #include "postgres.h"
 
-#include "miscadmin.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"

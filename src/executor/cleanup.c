@@ -19,7 +19,6 @@
 
 #include <link.h>
 
-#include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
@@ -28,13 +27,10 @@
 #include "common/pg_prng.h"
 #include "fmgr.h"
 #include "libpq/be-fsstubs.h"
-#include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "replication/origin.h"
 #include "replication/slot.h"
-#include "storage/lock.h"
 #include "storage/lwlock.h"
-#include "storage/proc.h"
 #include "utils/array.h"
 #include "utils/elog.h"
 #include "utils/fmgrprotos.h"

@@ -11,13 +11,11 @@
 #include "postgres.h"
 
 #include "libpq/pqsignal.h"
-#include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/pmsignal.h"
 #include "tcop/tcopprot.h"
-#include "utils/timeout.h"
 
 #include "compat.h"
 #include "executor/batch.h"

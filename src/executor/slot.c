@@ -12,7 +12,6 @@
 #include "postgres.h"
 
 #include "mb/pg_wchar.h"
-#include "miscadmin.h"
 #include "storage/latch.h"
 #include "utils/elog.h"
 #include "utils/guc.h"

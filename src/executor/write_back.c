@@ -12,8 +12,6 @@
  */
 #include "postgres.h"
 
-#include "miscadmin.h"
-#include "storage/proc.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"

@@ -19,11 +19,9 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "libpq/pqsignal.h"
-#include "miscadmin.h"
 #include "nodes/memnodes.h"
 #include "pgstat.h"
 #include "postmaster/interrupt.h"

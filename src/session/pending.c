@@ -15,7 +15,6 @@
 #include "executor/spi.h"
 #include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
-#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/hsearch.h"
@@ -148,16 +147,17 @@ static void
 check_owner(Relation rel)
 {
 	Oid task = Shared ? shared_database_found(MyDatabaseId).relid : InvalidOid;
+	Oid owner = relation_owner(task);
 
-	if (get_rel_name(task) == NULL || side_table_find(SIDE_QUEUE, task) != RelationGetRelid(rel) ||
-		relation_owner(task) == rel->rd_rel->relowner || notices_told(&foreign) > 0)
+	if (!OidIsValid(owner) || side_table_find(SIDE_QUEUE, task) != RelationGetRelid(rel) ||
+		owner == rel->rd_rel->relowner || notices_told(&foreign) > 0)
 		return;
 	foreign.told++;
 	ereport(WARNING, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					  errmsg("the rules in \"%s\" have no effect: the task table has another owner",
 							 RelationGetRelationName(rel)),
 					  errhint("SELECT pg_task_change_owner(%s) gives it to that one.",
-							  quote_literal_cstr(GetUserNameFromId(relation_owner(task), false)))));
+							  quote_literal_cstr(GetUserNameFromId(owner, false)))));
 }
 
 /*

@@ -16,6 +16,7 @@
  *		{recent}	the range of the last ids, for BETWEEN
  *		{activity}	what runs of this table, as the caller may see it, as jsonb
  *		{error}		the last error of the scheduler, as the caller may see it
+ *		{service}	why no task of this database runs; NULL: it is served
  *		{table}		the task table t of an UPDATE
  *		{condition}	ends the WHERE of that
  *

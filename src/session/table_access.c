@@ -153,10 +153,10 @@ table_access_service(void)
 	if (crash_holds(MyDatabaseId))
 		return "it is held back, because the scheduler of this database has crashed the server:"
 			   " see pg_task_release";
-	if (!Settings.enabled || found.disabled)
-		return "pg_task.enabled is off";
 	if (!service_here().wanted)
 		return "no scheduler serves this database: pg_task.database does not name it";
+	if (!Settings.enabled || shared_database_is_disabled(MyDatabaseId, &found))
+		return "pg_task.enabled is off";
 	if (found.absent && !OidIsValid(found.user))
 		return "no scheduler serves this database: the role that pg_task.database names does not"
 			   " exist";
@@ -485,17 +485,26 @@ pg_task_create(PG_FUNCTION_ARGS)
 }
 
 /*
- * Do what ALTER TABLE ... OWNER TO does.  What the caller does not own is not even locked.  A table
- * with code of its owner keeps it: the code would run with the rights of the new one.
+ * Do what REASSIGN OWNED does, for one table.  What the caller does not own is not changed.  What
+ * belongs neither to the former owner of the task table nor to the caller or a superuser may have
+ * been made by anybody, with grants that stay.  A table with code of its owner keeps that: it would
+ * run with the rights of the new one.
  */
 static void
-change_owner(Oid relid, Oid role)
+change_owner(Oid relid, Oid role, Oid former)
 {
 	Oid owner = relation_owner(relid);
 	char *code;
 
 	if (!has_privs_of_role(GetUserId(), owner))
 		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_TABLE, get_rel_name(relid));
+	if (owner != role && owner != former && owner != GetUserId() && !superuser_arg(owner))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("table \"%s\" belongs to another role, \"%s\"", get_rel_name(relid),
+						GetUserNameFromId(owner, false)),
+				 errhint("DROP or rename it, and pg_task makes its own; or look at what it is,"
+						 " and use ALTER TABLE ... OWNER TO.")));
 	ATExecChangeOwner(relid, role, false, AccessExclusiveLock);
 	CommandCounterIncrement();
 	code = owner != role ? owner_code_find(relid, true) : NULL;
@@ -514,26 +523,30 @@ Datum
 pg_task_change_owner(PG_FUNCTION_ARGS)
 {
 	Oid role = get_role_oid(NameStr(*PG_GETARG_NAME(0)), false);
-	Oid task = find_served();
 	const char *fault;
 	Relation rel;
 	SideKind kind;
 	ListCell *cell;
+	Oid former;
+	Oid task;
 
 	PreventCommandIfReadOnly("pg_task_change_owner()");
-	change_owner(task, role);
+	task = find_served();
+	former = relation_owner(task);
+	change_owner(task, role, former);
 	rel = relation_open(task, NoLock);
 	foreach(cell, relation_members(rel))
-		change_owner(lfirst_oid(cell), role);
+		change_owner(lfirst_oid(cell), role, former);
 	relation_close(rel, NoLock);
 	for (kind = 0; kind < SIDE_TABLES; kind++)
 	{
 		if (!OidIsValid(side_table_find(kind, task)))
 			continue;
-		change_owner(side_table_find(kind, task), role);
+		change_owner(side_table_find(kind, task), role, former);
 		rel = side_table_open(kind, task, role, true, &fault);
 		check_side(kind, task, fault);
 		relation_close(rel, NoLock);
 	}
+	commands_database_changed(MyDatabaseId);
 	PG_RETURN_VOID();
 }

@@ -15,7 +15,6 @@
 #include "access/transam.h"
 #include "access/xlog.h"
 #include "catalog/pg_type.h"
-#include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "utils/array.h"
 #include "utils/builtins.h"

@@ -8,7 +8,6 @@
  */
 #include "postgres.h"
 
-#include "miscadmin.h"
 #include "replication/logicallauncher.h"
 
 #include "compat.h"

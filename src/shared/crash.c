@@ -30,7 +30,6 @@
 #include "common/controldata_utils.h"
 #include "executor/executor.h"
 #include "libpq/pqsignal.h"
-#include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/interrupt.h"
 #include "storage/fd.h"

@@ -63,6 +63,8 @@ shared_database_add(Oid database)
 			entry->database = database;
 		}
 	}
+	if (entry && entry->found.unserved)
+		entry->found.error = (SharedError){0};
 	if (entry)
 		entry->found.unserved = false;
 	LWLockRelease(Shared->directory);

@@ -43,7 +43,6 @@
 
 #include <signal.h>
 
-#include "storage/proc.h"
 
 #include "compat.h"
 #include "shared/slots.h"

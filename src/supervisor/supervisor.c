@@ -25,14 +25,10 @@
 #include "access/tableam.h"
 #include "access/xlog_internal.h"
 #include "libpq/pqsignal.h"
-#include "miscadmin.h"
 #include "nodes/pg_list.h"
-#include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
-#include "storage/proc.h"
-#include "utils/acl.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -373,7 +369,11 @@ judge_database(const Service *service, bool none, HeapTuple tuple, MonoTime now)
 	Wanted wanted;
 
 	if (entry)
+	{
 		entry->is_unnamed = target == NULL && !none;
+		if (entry->is_unnamed)
+			strlcpy(entry->wanted.name, name, NAMEDATALEN);
+	}
 	if (!service->wanted && target && target->database && !target->excluded)
 		warn_once(
 			psprintf("database \"%s\" in \"pg_task.database\" does not allow connections", name),

@@ -22,7 +22,6 @@
 #include "catalog/partition.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
-#include "catalog/pg_namespace.h"
 #include "catalog/pg_type.h"
 #include "commands/defrem.h"
 #include "storage/lmgr.h"
@@ -336,9 +335,8 @@ side_table_open(SideKind kind, Oid task, Oid owner, bool wait, const char **faul
 	*fault = NULL;
 	if (relation_owner(relid) != owner)
 	{
-		*fault = OidIsValid(relid)
-					 ? "It has another owner than the task table: see pg_task_change_owner."
-					 : "It does not exist.";
+		*fault =
+			OidIsValid(relid) ? "It has another owner than the task table." : "It does not exist.";
 		return NULL;
 	}
 	if (wait)

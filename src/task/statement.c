@@ -11,7 +11,6 @@
 #include "postgres.h"
 
 #include "lib/stringinfo.h"
-#include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"

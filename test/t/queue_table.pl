@@ -204,7 +204,7 @@ subtest 'the owner changes' => sub {
 	wait_for_log_line($node,
 		qr/belongs to role "O'Hara" and not to "postgres"\n.*\n.*SELECT pg_task_change_owner\('postgres'\)/,
 		$position);
-	wait_for_log_line($node, qr/task_queue is not the queue table.*\n.*see pg_task_change_owner/,
+	wait_for_log_line($node, qr/task_queue is not the queue table.*\n.*It has another owner/,
 		$position);
 	becomes_true(q{SELECT error LIKE 'queue table public.task_queue: It has another owner%'
 		FROM pg_stat_task_scheduler()}, 'pg_stat_task_scheduler says that rules do not count');
@@ -227,6 +227,9 @@ subtest 'the owner changes' => sub {
 	sql('CREATE TABLE mine (LIKE task_queue INCLUDING ALL); ALTER TABLE mine OWNER TO thief;
 		BEGIN; DROP TABLE task_queue; ALTER TABLE mine RENAME TO task_queue; COMMIT');
 	sql_as('thief', 'CREATE TRIGGER trap AFTER INSERT ON task_queue EXECUTE FUNCTION trap()');
+	like(error_of('postgres', q{SELECT pg_task_change_owner('postgres')}),
+		qr/table "task_queue" belongs to another role, "thief"\nHINT:/, 'nothing of a third role');
+	sql(q{ALTER TABLE task_queue OWNER TO "O'Hara"});
 	like(error_of('postgres', q{SELECT pg_task_change_owner('postgres')}),
 		qr/table "task_queue" has code .*\nDETAIL: .*trigger trap on/,
 		'not with the code of somebody else');

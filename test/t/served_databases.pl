@@ -267,7 +267,7 @@ subtest 'pg_task.database' => sub {
 subtest 'invalid lists' => sub {
 	my $list = sql('SHOW pg_task.database');
 	for my $bad ('one,,two', 'one:', ':user', '"open', 'one two', '"x"y', ',', 'one:a:b', 'x' x 64,
-		'""', '*, *', '*:', '-one', 'one, -two', '*, -one:plain', 'none, one', '-')
+		'""', '*, *', '*:', '-one', '-one, -two', '*, -one:plain', 'none, one', '-')
 	{
 		$position = log_position($node);
 		set_conf($node, "pg_task.database = '$bad'");
