@@ -277,6 +277,8 @@ subtest 'the server that pg_upgrade starts' => sub {
 # The rows are as they were, and run.
 subtest 'with all that is needed again' => sub {
 	$node->start;
+	wait_until($node, q{SELECT relid IS NOT NULL FROM pg_stat_task_scheduler()
+		WHERE datname = 'postgres'});
 	sql(q{SELECT pg_task_change_owner('postgres')});
 	is(task($node, run_task($node, request => 'SELECT 1'), 'state'), 'DONE', 'a task runs');
 };
