@@ -531,7 +531,11 @@ pg_task_change_owner(PG_FUNCTION_ARGS)
 	Oid task;
 
 	PreventCommandIfReadOnly("pg_task_change_owner()");
-	task = find_served();
+	shared_require();
+	/* also of another owner than the scheduler has found */
+	task = shared_database_found(MyDatabaseId).relid;
+	if (get_rel_name(task) == NULL)
+		task = find_served();
 	former = relation_owner(task);
 	change_owner(task, role, former);
 	rel = relation_open(task, NoLock);

@@ -240,6 +240,9 @@ subtest 'the owner changes' => sub {
 	wait_for_queue_table('task_queue', q("O'Hara"));
 	is(sql_as(q(O'Hara), q{SELECT pg_task_change_owner('postgres')}), '', 'the owner may, who may become the other');
 	wait_for_queue_table('task_queue', 'postgres');
+	sql(q{ALTER TABLE task OWNER TO "O'Hara"; SELECT pg_task_change_owner('postgres')});
+	is(sql(q{SELECT relowner::regrole FROM pg_class WHERE relname = 'task'}), 'postgres',
+		'at once after ALTER TABLE');
 };
 
 # Who may create in the schema has these names first: by transactions that are open, and by a type.
