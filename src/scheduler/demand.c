@@ -301,8 +301,8 @@ set_aside(DispatchRound *round, const BlockedRole *entry, DemandAnswer answer)
 		round->wanted += Max(count_wanted(&entry->demand) - count_starting_executors(role->oid), 0);
 	else if (answer == DEMAND_REFUSED || answer == DEMAND_FULL)
 		role_line_add(role, CLOCK_LONG_AGO);
-	else /* not again in this round */
-		role_line_add(role, clock_max(role->not_before, (MonoTime){now.us + 1}));
+	else
+		role_line_add(role, clock_max(role->not_before, role_line_next_round(now)));
 }
 
 /*

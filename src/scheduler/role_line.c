@@ -146,7 +146,7 @@ role_line_read(MonoTime now)
 		line.count++;
 		if (!clock_is_before(now, role->not_before))
 			line.waits = true;
-		else if (role->not_before.us > now.us + 1) /* not for the round of this time alone */
+		else if (clock_is_before(role_line_next_round(now), role->not_before))
 			line.until = clock_min(line.until, role->not_before);
 	}
 	return line;

@@ -30,6 +30,14 @@ typedef struct RoleLine
 	MonoTime until; /* when one may be that could not connect or may have none; or CLOCK_NEVER */
 } RoleLine;
 
+/* A role that is not called before this time takes no part in the round of "now", but in the next.
+ */
+static inline MonoTime
+role_line_next_round(MonoTime now)
+{
+	return (MonoTime){now.us + 1};
+}
+
 extern RoleDemand role_line_block(QueueGroup *group, ClockNow now);
 extern void role_line_add(GroupRole *role, MonoTime not_before);
 extern int role_line_call(MonoTime now, bool full);
