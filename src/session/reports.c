@@ -100,7 +100,7 @@ fill_names(const TableAccess *access, const char *sql)
 							NULL,
 							NULL,
 							NULL,
-							"NULL::text",
+							NULL,
 							access->table,
 							access->condition};
 	StringInfoData result;
@@ -118,8 +118,12 @@ fill_names(const TableAccess *access, const char *sql)
 		values[6] = read_literal(psprintf(ACTIVITY_SQL, access->relid));
 	if (strstr(sql, names[7]))
 		values[7] = read_literal(ERROR_SQL);
-	if (strstr(sql, names[8]) && table_access_service())
-		values[8] = quote_literal_cstr(table_access_service());
+	if (strstr(sql, names[8]))
+	{
+		const char *service = table_access_service();
+
+		values[8] = service ? quote_literal_cstr(service) : "NULL::text";
+	}
 	initStringInfo(&result);
 	while (*sql)
 	{
