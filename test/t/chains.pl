@@ -99,7 +99,8 @@ subtest 'a schedule that moves to another queue' => sub {
 	is(() = notices_of('app', q{INSERT INTO task (queue, key, repeat, request)
 		SELECT 'many' || n, CASE WHEN n > 9 THEN 'moves' ELSE n::text END, '1 day', 'SELECT 1'
 		FROM generate_series(1, 12) AS n}) =~ /another schedule/g, 1, 'once in a statement');
-	is(notices_of($_, $insert->('repeat', "q$_") =~ s/ON CONFLICT.*//sr), '', "$_: not of rows that he does not see")
+	is(notices_of($_, $insert->('repeat', "q$_") =~ s/ON CONFLICT.*//sr), '',
+		"$_: not of rows that he does not see")
 		for qw(writer other);
 	is(notices_of('app', $insert->('active', 'once')), '', 'a task that does not repeat');
 	sql(q{DELETE FROM task});

@@ -170,7 +170,8 @@ subtest 'who sees which rule' => sub {
 	is(sqlstate_of('nobody', "SELECT * FROM pg_task_rule('mine')"), '42501', 'no right on the table');
 	is(sqlstate_of('tenant', "SELECT * FROM pg_task_rule('mine')"), '42501', 'no task in the queue');
 	sql_as('tenant', q{INSERT INTO task (queue, dt, request) VALUES ('mine', 'infinity', 'SELECT 1')});
-	is(sql_as($_, "SELECT * FROM pg_task_rule('mine')"), 'max|3|mine', "$_ sees it") for 'tenant', 'stats';
+	is(sql_as($_, "SELECT * FROM pg_task_rule('mine')"), 'max|3|mine', "$_ sees it")
+		for 'tenant', 'stats';
 	is(sqlstate_of('tenant', "SELECT * FROM pg_task_rule('%')"), '42501', 'a pattern is no queue');
 	clear();
 	sql('DROP OWNED BY tenant; DROP ROLE tenant, nobody, stats');

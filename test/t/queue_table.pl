@@ -210,7 +210,8 @@ subtest 'the owner changes' => sub {
 		FROM pg_stat_task_scheduler()}, 'pg_stat_task_scheduler says that rules do not count');
 	is(notices_of('postgres', $insert),
 		qq{WARNING:  the rules in "task_queue" have no effect: the task table has another owner\n}
-		. q{HINT:  SELECT pg_task_change_owner('O''Hara') gives it to that one.}, 'so does an INSERT, once');
+		. q{HINT:  SELECT pg_task_change_owner('O''Hara') gives it to that one.},
+		'so does an INSERT, once');
 	is(sql(q{SELECT pg_task_change_owner('O''Hara')}), '', 'one statement changes all');
 	is(sql($owners), join(', ', map { qq($_ "O'Hara") } qw(task task_id_seq task_queue task_rate)),
 		'all have one owner');
@@ -238,7 +239,8 @@ subtest 'the owner changes' => sub {
 		qr/table "task_queue" cannot be used/, 'nor with something else');
 	sql('DROP VIEW task_queue');
 	wait_for_queue_table('task_queue', q("O'Hara"));
-	is(sql_as(q(O'Hara), q{SELECT pg_task_change_owner('postgres')}), '', 'the owner may, who may become the other');
+	is(sql_as(q(O'Hara), q{SELECT pg_task_change_owner('postgres')}), '',
+		'the owner may, who may become the other');
 	wait_for_queue_table('task_queue', 'postgres');
 	sql(q{ALTER TABLE task OWNER TO "O'Hara"; SELECT pg_task_change_owner('postgres')});
 	is(sql(q{SELECT relowner::regrole FROM pg_class WHERE relname = 'task'}), 'postgres',

@@ -504,7 +504,8 @@ subtest 'a flow is stopped and resumed' => sub {
 	wait_for_running($node, 2, event => 'PgSleep');
 	for my $call (q{pg_task_stop_flow('halt')}, q{pg_task_resume_flow('halt')})
 	{
-		is(sqlstate_of($_, "SELECT $call"), '42501', "$call: not without the right") for qw(reader creator);
+		is(sqlstate_of($_, "SELECT $call"), '42501', "$call: not without the right")
+			for qw(reader creator);
 	}
 	is(sql_as('ann', q{SELECT pg_task_stop_flow('halt'), pg_task_stop_flow('none')}), '3|0',
 		'what waits and runs is stopped');
