@@ -363,9 +363,9 @@ warn_of_role(const TriggerRow *row)
 typedef struct Columns
 {
 	int count;
-	int numbers[6];
-	Datum values[6];
-	bool isnull[6];
+	int numbers[8];
+	Datum values[8];
+	bool isnull[8];
 } Columns;
 
 /* Have a column written, in place of what was to be written into it before. */
@@ -529,6 +529,69 @@ watch_new_row(const TriggerRow *row, Columns *columns, bool check)
 
 /* ---- the times of a row that is stopped, or planned again ---- */
 
+/* Does an UPDATE set this column, to whatever value? */
+static bool
+sets(const TriggerRow *old, const TriggerRow *new, const Bitmapset *updated, TaskColumn which)
+{
+	return bms_is_member(trigger_column(new->rel, which) - FirstLowInvalidHeapAttributeNumber,
+						 updated) ||
+		   !trigger_same_value(old, new, which);
+}
+
+/*
+ * A program that saves all columns of a row as it has read it before the last claim would undo
+ * that, and ask for a run: refuse it, whoever the user is.  "attempt" is the version of the row.
+ */
+static void
+check_attempt(const TriggerRow *old, const TriggerRow *new, const Bitmapset *updated)
+{
+	bool isnull;
+
+	if (trigger_same_value(old, new, COLUMN_ATTEMPT) ||
+		!(sets(old, new, updated, COLUMN_STATE) || sets(old, new, updated, COLUMN_DT)))
+		return;
+	ereport(ERROR, (errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+					errmsg("task " INT64_FORMAT " has been started since it was read",
+						   DatumGetInt64(trigger_value(old, COLUMN_ID, &isnull))),
+					errdetail("The UPDATE sets \"state\" or \"dt\", and writes another \"attempt\""
+							  " than %d, which the row has.",
+							  DatumGetInt32(trigger_value(old, COLUMN_ATTEMPT, &isnull))),
+					errhint("Read the row again, or write only the columns that you change.")));
+}
+
+/*
+ * Has a column the same time in both rows, but for less than a millisecond?  Some drivers know no
+ * shorter times, and write so what they have read.
+ */
+static bool
+is_same_time(const TriggerRow *old, const TriggerRow *new, TaskColumn which)
+{
+	bool isnull[2];
+	TimestampTz was = DatumGetTimestampTz(trigger_value(old, which, &isnull[0]));
+	TimestampTz is = DatumGetTimestampTz(trigger_value(new, which, &isnull[1]));
+
+	if (isnull[0] || isnull[1] || was == is)
+		return isnull[0] == isnull[1];
+	return Max(was, is) - 1000 < Min(was, is);
+}
+
+/* A time of a run that an UPDATE leaves the same but for less than a millisecond, stays. */
+static void
+keep_times(const TriggerRow *old, const TriggerRow *new, Columns *columns)
+{
+	static const TaskColumn times[] = {COLUMN_START, COLUMN_STOP, COLUMN_PLANNED, COLUMN_ANCHOR};
+	int i;
+
+	for (i = 0; i < (int) lengthof(times); i++)
+		if (!trigger_same_value(old, new, times[i]) && is_same_time(old, new, times[i]))
+		{
+			bool isnull;
+			Datum value = trigger_value(old, times[i], &isnull);
+
+			set_column(columns, new, times[i], value, isnull);
+		}
+}
+
 /*
  * A user plans a row again that has ended or runs.  If its time has passed and was not set, it is
  * now, and "active" counts from now on, or else the row might expire at once.  A chain goes on with
@@ -540,13 +603,13 @@ set_planned_time(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 	TimestampTz now = GetCurrentTransactionStartTimestamp();
 	bool isnull;
 	TimestampTz dt = DatumGetTimestampTz(trigger_value(new, COLUMN_DT, &isnull));
-	bool same = trigger_same_value(old, new, COLUMN_DT);
+	bool same = is_same_time(old, new, COLUMN_DT);
 
 	if (isnull || trigger_repeats(new) || (same && dt > now))
 		return;
 	if (same)
 		set_column(columns, new, COLUMN_DT, TimestampTzGetDatum(now), false);
-	if (trigger_same_value(old, new, COLUMN_PLANNED))
+	if (is_same_time(old, new, COLUMN_PLANNED))
 		set_column(columns, new, COLUMN_PLANNED, (Datum) 0, true);
 }
 
@@ -680,30 +743,33 @@ set_cron_time(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 }
 
 /*
- * An UPDATE that sets the planned time of a running task, to whatever value, asks for one more run
- * after this one.  The executor sees that by a time later than the claim, which is in "start"; so
- * an earlier time becomes the first moment after it.  The now() of a transaction that began before
- * the claim is earlier.
+ * An UPDATE that changes the planned time of a running task asks for one more run after this one.
+ * The executor sees that by a time later than the claim, which is in "start"; so an earlier time
+ * becomes the first moment after it.  The now() of a transaction that began before the claim is
+ * earlier.  One that leaves the time the same, as programs do that save all columns, asks for none;
+ * but any time after the claim does, so that nobody is missed who writes clock_timestamp().
  */
 static void
-set_time_of_run(const TriggerRow *old, const TriggerRow *new, const Bitmapset *updated,
-				Columns *columns)
+set_time_of_run(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 {
-	int number = trigger_column(new->rel, COLUMN_DT) - FirstLowInvalidHeapAttributeNumber;
 	bool isnull[2];
-	TimestampTz claimed = DatumGetTimestampTz(trigger_value(new, COLUMN_START, &isnull[0]));
+	TimestampTz claimed = DatumGetTimestampTz(trigger_value(old, COLUMN_START, &isnull[0]));
 	TimestampTz dt = DatumGetTimestampTz(trigger_value(new, COLUMN_DT, &isnull[1]));
 
-	if (trigger_has_state(old, "WORK") && trigger_has_state(new, "WORK") &&
-		(bms_is_member(number, updated) || !trigger_same_value(old, new, COLUMN_DT)) &&
-		!isnull[0] && !isnull[1] && dt <= claimed)
+	if (!trigger_has_state(old, "WORK") || !trigger_has_state(new, "WORK") || isnull[0] ||
+		isnull[1] || dt > claimed)
+		return;
+	if (!is_same_time(old, new, COLUMN_DT))
 		set_column(columns, new, COLUMN_DT, TimestampTzGetDatum(claimed + 1), false);
+	else if (!trigger_same_value(old, new, COLUMN_DT))
+		set_column(columns, new, COLUMN_DT, trigger_value(old, COLUMN_DT, &isnull[0]), false);
 }
 
 /*
  * Trigger, BEFORE UPDATE of the columns that it looks at, FOR EACH ROW.  Binds a row to its role,
- * lets one that has ended not be stopped, writes the times of one that a user stops, plans again or
- * changes, and the task that it watches.  Replicated rows have what they have, but for the role.
+ * lets one that has ended not be stopped, and none be saved as it was before its last claim; writes
+ * the times of one that a user stops, plans again or changes, and the task that it watches.
+ * Replicated rows have what they have, but for the role.
  */
 Datum
 pg_task_timed(PG_FUNCTION_ARGS)
@@ -722,10 +788,12 @@ pg_task_timed(PG_FUNCTION_ARGS)
 	set_binding(&old, &new, &columns);
 	if (SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA && !after_is_marking(new.rel))
 	{
+		check_attempt(&old, &new, data->tg_updatedcols);
+		keep_times(&old, &new, &columns);
 		keep_end(&old, &new, &columns);
 		set_times(&old, &new, &columns);
 		set_cron_time(&old, &new, &columns);
-		set_time_of_run(&old, &new, data->tg_updatedcols, &columns);
+		set_time_of_run(&old, &new, &columns);
 		set_watch(&old, &new, &columns);
 	}
 	return PointerGetDatum(write_columns(&new, &columns));

@@ -95,7 +95,8 @@ subtest 'the row is changed while the task runs' => sub {
 		'stopped' => q{UPDATE task SET state = 'STOP'},
 		'done by hand' => q{UPDATE task SET state = 'DONE'},
 		'planned for now' => q{UPDATE task SET state = 'PLAN'},
-		'planned for now, and on' => q{UPDATE task SET state = 'PLAN', attempt = 0},
+		'planned for now, and on' => q{UPDATE task SET state = 'PLAN'; UPDATE task
+			SET attempt = 0},
 		'truncated' => 'TRUNCATE task');
 	for my $what (sort keys %fence)
 	{

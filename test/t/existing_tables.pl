@@ -236,7 +236,8 @@ subtest 'partitioned tables' => sub {
 			INSERT INTO task (queue, request) VALUES ('again', 'SELECT pg_sleep(600)')
 			RETURNING id});
 		wait_for_running($node, 1, db => $db, id => $id, event => 'PgSleep');
-		$node->safe_psql($db, "UPDATE task SET dt = dt WHERE id = $id", @tenant);
+		$node->safe_psql($db, "UPDATE task SET dt = dt - interval '1 s' WHERE id = $id",
+			@tenant);
 		is($node->safe_psql($db, "SELECT dt - start FROM task WHERE id = $id"), '00:00:00.000001',
 			"$db: a user plans a running task again");
 		$node->safe_psql($db, "UPDATE task SET cron = '\@reboot' WHERE queue = 'cron'", @tenant);

@@ -268,13 +268,9 @@ subtest 'the owner of a partition' => sub {
 		. "VALUES (-1000, 'ALTER ROLE carl SUPERUSER', 'postgres')",
 		'you may not plan tasks of role', 'an UPDATE of the partition');
 	$id = sql_as_in('dora', 'parts',
-		q{INSERT INTO task (request) VALUES ('SELECT 1') RETURNING id});
-	wait_for_state($node, $id, 'DONE', db => 'parts');
-	refused('dora', 'parts',
-		"UPDATE task SET state = 'PLAN', attempt = 0, pid = NULL, start = NULL, stop = NULL, role "
-		. "= 'postgres' WHERE id = $id",
-		'you may not plan tasks of role',
-			'a row that moves to another partition gets no other role');
+		q{INSERT INTO task (request, state) VALUES ('SELECT 1', 'STOP') RETURNING id});
+	refused('dora', 'parts', "UPDATE task SET state = 'PLAN', role = 'postgres' WHERE id = $id",
+		'you may not plan tasks of role', 'a row that moves to another partition gets no other role');
 	my ($first, $last) = split /\n/, $node->safe_psql('parts', q{
 		INSERT INTO task (request, dt) VALUES ('SELECT 1', 'infinity') RETURNING id;
 		INSERT INTO task (request, after) VALUES ('SELECT 1', ARRAY[lastval() - 1]) RETURNING id;});

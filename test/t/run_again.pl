@@ -1,5 +1,5 @@
-# An UPDATE that sets the planned time of a running task: it runs once more afterwards, never twice
-# at once, whatever becomes of the run.  A TAP test because it needs running tasks and ends them.
+# An UPDATE that changes the planned time of a running task: it runs once more afterwards, never twice
+# at once, whatever becomes of the run.  One that saves a row as it was read asks for nothing.  A TAP test because it needs running tasks and ends them.
 use strict;
 use warnings;
 use FindBin;
@@ -19,7 +19,10 @@ sql(q{
 	BEGIN
 		INSERT INTO run VALUES (current_setting('pg_task.id')::bigint, gate);
 		PERFORM hold(gate);
-	END $$});
+	END $$;
+	CREATE ROLE app LOGIN;
+	GRANT SELECT, INSERT, UPDATE ON task TO app;
+	GRANT INSERT ON run, gate TO app});
 
 # Starts a task that runs until its gate is opened.
 sub start_task
@@ -36,12 +39,12 @@ sub runs_of { return sql("SELECT count(*) FROM run WHERE gate = '$_[0]'"); }
 subtest 'the time that is asked for' => sub {
 	my %ask = (
 		'now' => 'now()',
-		'the time of its run, again' => 'dt',
+		'a millisecond later' => q{dt + interval '1 ms'},
 		'long ago' => "'-infinity'",
 		'the time of the claim' => 'start');
 	for my $when (sort keys %ask)
 	{
-		my $id = start_task($when);
+		my $id = start_task($when, dt => '2024-01-01');
 
 		sql("UPDATE task SET dt = $ask{$when} WHERE id = $id");
 		is(task($node, $id, 'state, attempt, dt > start'), 'WORK|1|t', "$when: it runs on");
@@ -73,6 +76,95 @@ subtest 'another column' => sub {
 	open_gate($node, 'other');
 	wait_for_state($node, $id, 'DONE');
 	is(task($node, $id, 'attempt, priority'), '1|7', 'it is not run again');
+};
+
+# Saves a row with all its columns but the key, as object-relational mappers do, as it was when it was
+# read; with times to a microsecond or a millisecond.
+my $columns = sql(q{SELECT string_agg(quote_ident(attname), ', ') FROM pg_attribute
+	WHERE attrelid = 'task'::regclass AND attnum > 0 AND attname <> 'id'});
+my $short = $columns =~ s/\b(dt|start|stop|planned|anchor)\b/date_trunc('milliseconds', $1)/gr;
+
+sub read_row { sql("DROP TABLE IF EXISTS seen; CREATE TABLE seen AS TABLE task; GRANT SELECT ON
+	seen TO PUBLIC") }
+
+sub save_row
+{
+	my ($id, $as) = @_;
+
+	return "UPDATE task SET ($columns) = (SELECT $as FROM seen WHERE id = $id) WHERE id = $id";
+}
+
+subtest 'a row that is saved as it was read' => sub {
+	for my $as ($columns, $short)
+	{
+		my $what = $as eq $short ? 'milliseconds' : 'microseconds';
+		my $repeat = $as eq $short ? { repeat => '1 day' } : {};
+		my $id = start_task($what, dt => '2024-01-01 00:00:00.123456', role => 'app', %$repeat);
+		my $row = task($node, $id, '*');
+
+		read_row();
+		sql_as('app', save_row($id, $as));
+		is(task($node, $id, '*'), $row, "$what: nothing of the row has changed");
+		# it asks for nothing, and takes back nothing that others have asked for
+		sql("UPDATE task SET dt = '2200-01-01 00:00:00.123456' WHERE id = $id") if %$repeat;
+		read_row();
+		sql(save_row($id, $as));
+		open_gate($node, $what);
+		wait_for_state($node, $id, %$repeat ? 'PLAN' : 'DONE');
+		is(task($node, $id, "attempt, dt > '2100-01-01'"), %$repeat ? '1|t' : '1|f',
+			"$what: " . (%$repeat ? 'it waits for the time that was set' : 'it has run once'));
+		next if %$repeat;
+		$row = task($node, $id, '*');
+		read_row();
+		sql_as('app', save_row($id, $short));
+		is(task($node, $id, 'start, stop, state'),
+			sql("SELECT start, stop, state FROM seen WHERE id = $id"), 'it has ended: it stays so');
+	}
+	my $id = start_task('clock');
+
+	# the first moment after the claim: clock_timestamp() can be no earlier
+	sql("UPDATE task SET dt = start + interval '1 microsecond' WHERE id = $id");
+	open_gate($node, 'clock');
+	wait_for_state($node, $id, 'DONE');
+	is(task($node, $id, 'attempt'), 2, 'a time after the claim asks for a run');
+	$id = insert_task($node, request => 'SELECT 1', dt => '2200-01-01');
+	sql("UPDATE task SET dt = dt + interval '1 microsecond' WHERE id = $id");
+	is(task($node, $id, q{dt - '2200-01-01'}), '00:00:00.000001', 'a row that waits: any time');
+};
+
+# "attempt" is the version of a row: who has read it before the last claim does not plan it again.
+subtest 'a row that was claimed since it was read' => sub {
+	my $id = insert_task($node, request => q{SELECT run('stale')}, dt => '2200-01-01', role => 'app');
+	my $stale = sub {
+		my ($what) = @_;
+
+		for my $as ($columns, $short)
+		{
+			is(sqlstate_of($_, save_row($id, $as)), '40001', "$what: not by $_")
+			  for qw(postgres app);
+		}
+	};
+
+	read_row();
+	sql("UPDATE task SET dt = now() WHERE id = $id");
+	wait_for_running($node, 1, id => $id, event => 'PgSleep');
+	$stale->('it runs');
+	like(error_of('postgres', save_row($id, $columns)), qr/task $id has been started since it was/,
+		'the message names it');
+	is(sqlstate_of('postgres', "UPDATE task SET $_ WHERE id = $id"), '40001', $_)
+	  for 'attempt = 0, dt = dt', q{attempt = 2, state = 'STOP'}, 'state = state, attempt = 0';
+	is(sqlstate_of('postgres', qq{INSERT INTO task (id, request) VALUES ($id, 'SELECT 1')
+		ON CONFLICT (id) DO UPDATE SET dt = excluded.dt, attempt = excluded.attempt}), '40001',
+		'nor by an upsert of all columns');
+	open_gate($node, 'stale');
+	wait_for_state($node, $id, 'DONE');
+	$stale->('it is DONE');
+	is(task($node, $id, 'attempt') . runs_of('stale'), '11', 'it has run once');
+	sql("UPDATE task SET attempt = 0 WHERE id = $id");
+	is(task($node, $id, 'state, attempt'), 'DONE|0', 'the owner may set it alone');
+	sql("UPDATE task SET attempt = attempt, state = 'PLAN' WHERE id = $id");
+	wait_until($node, "SELECT state = 'DONE' AND attempt = 1 FROM task WHERE id = $id");
+	is(runs_of('stale'), 2, 'who writes the attempt of the row plans it');
 };
 
 # The request that is in the row when the next run starts is the one that runs.
@@ -168,11 +260,9 @@ subtest 'an update that is not committed when the run ends' => sub {
 
 # Who may update the row may ask for another run.
 subtest 'another role' => sub {
-	sql('CREATE ROLE app LOGIN; GRANT SELECT, INSERT, UPDATE ON task TO app;
-		GRANT INSERT ON run, gate TO app');
 	my $id = start_task('role', role => 'app');
 
-	sql_as('app', "UPDATE task SET dt = dt WHERE id = $id");
+	sql_as('app', "UPDATE task SET dt = now() WHERE id = $id");
 	open_gate($node, 'role');
 	wait_for_state($node, $id, 'DONE');
 	is(task($node, $id, 'attempt, role'), '2|app', 'its own task');
@@ -201,7 +291,7 @@ subtest 'writers of documents' => sub {
 			INSERT INTO task (queue, key, request)
 			VALUES ('copy', $1, format('SELECT copy_document(%s)', $1))
 			ON CONFLICT (queue, key) WHERE key IS NOT NULL AND state IN ('PLAN', 'WORK')
-			DO UPDATE SET dt = excluded.dt;
+			DO UPDATE SET dt = clock_timestamp();
 		$$});
 	append_to_file($writer, q{
 		\set document random(1, 3)

@@ -132,7 +132,8 @@ subtest 'another attempt or claim is another run' => sub {
 	{
 		my ($id, $gate) = row_in('WORK');
 		sql("UPDATE task SET state = 'STOP' WHERE id = $id; UPDATE task "
-			. "SET state = 'PLAN', $set, dt = 'infinity' WHERE id = $id");
+			. "SET $set WHERE id = $id; UPDATE task SET state = 'PLAN', dt = 'infinity' "
+			. "WHERE id = $id");
 		end_run($id, $gate);
 		is(task($node, $id, 'state') . sql("SELECT count(*) FROM effect WHERE what = '$gate'"),
 			'PLAN0',
