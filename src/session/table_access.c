@@ -389,14 +389,9 @@ check_code(const TableAccess *access, bool writes)
 						 " that code with your rights.")));
 }
 
-/*
- * Execute a statement, connected to SPI, which returns this code: SPI_OK_SELECT or SPI_OK_UPDATE.
- * Casts in the statement see to the types.  Returns the number of rows.  After an error, the end of
- * the transaction restores the user and the settings.
- */
-uint64
-table_access_execute(const TableAccess *access, const char *sql, SPIExecuteOptions options,
-					 int expected)
+/* Execute a statement: see table_access_execute. */
+static uint64
+execute(const TableAccess *access, const char *sql, SPIExecuteOptions options, int expected)
 {
 	const TableAccess *before = current;
 	bool as_owner = access->user == access->owner;
@@ -428,6 +423,57 @@ table_access_execute(const TableAccess *access, const char *sql, SPIExecuteOptio
 	if (code != expected)
 		elog(ERROR, "could not use the task table: %s", SPI_result_code_string(code));
 	return SPI_processed;
+}
+
+/* Take the lines that quote this statement out of the context of an error, in any language. */
+static void
+forget_statement(ErrorData *error, const char *sql)
+{
+	char *begin = error->context ? strstr(error->context, sql) : NULL;
+	char *end;
+
+	if (begin == NULL)
+		return;
+	end = strchr(begin + strlen(sql), '\n');
+	while (begin > error->context && begin[-1] != '\n')
+		begin--;
+	if (end)
+		memmove(begin, end + 1, strlen(end));
+	else if (begin > error->context)
+		begin[-1] = '\0';
+	else
+		error->context = NULL;
+}
+
+/*
+ * Execute a statement, connected to SPI, which returns this code: SPI_OK_SELECT or SPI_OK_UPDATE.
+ * Casts in the statement see to the types.  Returns the number of rows.  After an error, the end of
+ * the transaction restores the user and the settings.  What the user gets to see of it are his
+ * calls, not our statement.
+ */
+uint64
+table_access_execute(const TableAccess *access, const char *sql, SPIExecuteOptions options,
+					 int expected)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	volatile uint64 rows = 0;
+
+	PG_TRY();
+	{
+		rows = execute(access, sql, options, expected);
+	}
+	PG_CATCH();
+	{
+		ErrorData *error;
+
+		MemoryContextSwitchTo(caller);
+		error = CopyErrorData();
+		FlushErrorState();
+		forget_statement(error, sql);
+		ReThrowError(error);
+	}
+	PG_END_TRY();
+	return rows;
 }
 
 /* ---- pg_task_create, pg_task_change_owner ---- */

@@ -207,6 +207,50 @@ subtest 'rights' => sub {
 	sql("DELETE FROM task WHERE id = $id");
 };
 
+# What a statement of ours meets shows the caller's calls, not that statement.
+subtest 'the context of an error' => sub {
+	my $id = sql(q{INSERT INTO task (role, request, dt) VALUES ('ann', 'SELECT 1', 'infinity')
+		RETURNING id});
+
+	for my $call ("PERFORM pg_task_wait('{$id}', '0')", "CALL pg_task_wait_for('{$id}', '0')")
+	{
+		my $error = error_of('eve', "DO \$\$ BEGIN $call; END \$\$");
+
+		my $said = $call =~ s/PERFORM/SELECT/r;
+
+		like($error, qr/denied for table task\nCONTEXT:  SQL statement "\Q$said\E"\nPL.*at (PERFORM|CALL)\n?$/,
+			$call);
+	}
+	is(error_of('eve', "SELECT pg_task_wait('{$id}', '0')") =~ s/.*?ERROR/ERROR/r,
+		'ERROR:  permission denied for table task', 'without a function: none');
+	sql(q{CREATE FUNCTION failing() RETURNS bool LANGUAGE plpgsql AS 'BEGIN RETURN 1 / 0; END';
+		CREATE POLICY failing ON task AS RESTRICTIVE FOR SELECT TO ann USING (failing())});
+	my $error = error_of('ann', "SELECT pg_task_wait('{$id}', '0')");
+
+	like($error, qr/division by zero\nCONTEXT:  .*function failing\(\) line 1 at RETURN\n?$/s,
+		'a policy shows itself');
+	unlike($error, qr/unnest/, 'and nothing of ours');
+	sql("DROP POLICY failing ON task; DELETE FROM task WHERE id = $id");
+};
+
+# Nobody reads what the session of a client that is gone returns.
+subtest 'a client that is gone' => sub {
+	my $id = insert_task($node, request => 'SELECT 1', dt => 'infinity');
+
+	for my $call ("CALL wait_and_note('gone', '{$id}')", "CALL wait_again('gone', $id)")
+	{
+		my $position = log_position($node);
+		my $session = start_session($call);
+
+		wait_for_sleepers(1);
+		my $pid = sql("SELECT pid $sleeping");
+		$session->{run}->kill_kill;
+		wait_for_exit($node, $pid);
+		like(log_since($node, $position), qr/FATAL:  connection to client lost/, $call);
+	}
+	sql("DELETE FROM task WHERE id = $id");
+};
+
 # The table is not locked while the function waits, so DDL goes through, and tasks start after it.
 subtest 'DDL while a function waits' => sub {
 	my $id = insert_task($node, request => 'SELECT 1', dt => 'infinity');

@@ -1,0 +1,45 @@
+# The examples of docs/applications.md in Python, each as a program of its own: it succeeds, and prints
+# what is expected of its heading.  Skipped where Python lacks what an example imports.  A TAP test
+# because programs run tasks.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my %expected = ('Waiting for an end' => '42');
+
+my $node = new_node('main', conf => 'pg_task.max_executors = 2');
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my $manual = slurp_file("$FindBin::RealBin/../../docs/applications.md");
+my $count = 0;
+
+local $ENV{PGHOST} = $node->host;
+local $ENV{PGPORT} = $node->port;
+local $ENV{PGDATABASE} = 'postgres';
+for my $part (split /^(?=## )/m, $manual)
+{
+	my ($heading) = $part =~ /\A## (.*)/ or next;
+
+	for my $program ($part =~ /^```python\n(.*?)^```/msg)
+	{
+		my $file = "$dir/" . ++$count . '.py';
+
+		append_to_file($file, $program);
+	  SKIP:
+		{
+			my ($imports) = join "\n", $program =~ /^((?:import|from) .*)/mg;
+
+			skip("$heading: python3 cannot $imports", 1)
+			  unless eval { run_log([ 'python3', '-c', $imports ]) };
+			my ($out, $err) = run_command([ 'python3', $file ]);
+
+			is($out, $expected{$heading}, "$heading, example $count") or diag($err);
+		}
+	}
+}
+cmp_ok($count, '>', 0, 'there are examples');
+
+done_testing();
