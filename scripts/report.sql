@@ -101,7 +101,8 @@ SELECT queue COLLATE "C" AS queue, sqlstate, left(error, 500) AS error, count(*)
        array_to_string((array_agg(id ORDER BY stop DESC, id DESC))[1:5], ' ') AS ids,
        count(*) OVER () AS all
   FROM :recent
- WHERE stop >= :begin AND isfinite(stop) AND state IN ('FAIL', 'GONE')
+ WHERE stop >= :begin AND isfinite(stop)
+   AND (state = 'FAIL' OR state = 'GONE' AND sqlstate IS NOT NULL)
  GROUP BY 1, 2, 3 ORDER BY 4 DESC, max(stop) DESC LIMIT 50
 ) TO STDOUT WITH (HEADER);
 

@@ -568,9 +568,9 @@ SELECT u.queue, sum(u.waits)::int8 AS waits, sum(u.due)::int8 AS due, sum(u.runs
           FROM {figures} AS t WHERE t.state = 'WORK' GROUP BY 1
          UNION ALL
         SELECT t.queue COLLATE "C", 0, 0, 0, count(*), NULL
-          FROM (SELECT r.queue, r.state FROM {figures} AS r WHERE r.id BETWEEN {recent}
+          FROM (SELECT r.queue, r.state, r.sqlstate FROM {figures} AS r WHERE r.id BETWEEN {recent}
                  ORDER BY r.id DESC LIMIT 1000) AS t
-         WHERE t.state IN ('FAIL', 'GONE') GROUP BY 1) AS u
+         WHERE t.state = 'FAIL' OR t.state = 'GONE' AND t.sqlstate IS NOT NULL GROUP BY 1) AS u
  GROUP BY u.queue)
 SELECT q.queue, q.waits, q.due, q.runs, q.failed, CASE WHEN p.queue IS NULL THEN q.oldest END,
        p.queue IS NOT NULL
@@ -622,7 +622,8 @@ SELECT t.queue COLLATE "C", t.sqlstate, CASE WHEN $2 THEN
        count(*), min(t.stop), max(t.stop),
        (array_agg(t.id ORDER BY t.stop DESC, t.id DESC))[1:5]
   FROM {rows} AS t
- WHERE t.state IN ('FAIL', 'GONE') AND t.stop >= clock_timestamp() - $1
+ WHERE (t.state = 'FAIL' OR t.state = 'GONE' AND t.sqlstate IS NOT NULL)
+   AND t.stop >= clock_timestamp() - $1
  GROUP BY 1, 2, 3 ORDER BY 4 DESC, 6 DESC
 $$;
 
@@ -722,8 +723,10 @@ CREATE FUNCTION pg_catalog.pg_task_table_health(
         OUT level text, OUT queue text, OUT problem text, OUT hint text)
     RETURNS SETOF record
     LANGUAGE pg_task_report VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+-- What is GONE without a code was not needed: it has not failed.
 WITH ended AS MATERIALIZED (
 SELECT t.queue COLLATE "C" AS queue, t.id, t.key COLLATE "C" AS key, t.state, t.stop,
+       t.state = 'FAIL' OR t.state = 'GONE' AND t.sqlstate IS NOT NULL AS failed,
        t.next IS NULL AND (t.repeat IS NOT NULL OR t.cron IS NOT NULL) AS last_run
   FROM {figures} AS t WHERE t.id BETWEEN {recent} AND t.state IN ('DONE', 'FAIL', 'GONE')),
 waiting AS MATERIALIZED (
@@ -740,7 +743,7 @@ SELECT 'warning', NULL, format('the %s table cannot be used. %s', s.which, s.fau
  UNION ALL
 (SELECT 'warning', f.queue, format('failed within an hour: %s of %s tasks', f.failed, f.ended),
         'SELECT * FROM pg_task_failures(''1 hour'')'
-   FROM (SELECT e.queue, count(*) AS ended, count(*) FILTER (WHERE e.state <> 'DONE') AS failed
+   FROM (SELECT e.queue, count(*) AS ended, count(*) FILTER (WHERE e.failed) AS failed
            FROM ended AS e WHERE e.stop > clock_timestamp() - interval '1 hour' GROUP BY 1) AS f
   WHERE f.failed >= 5 AND f.failed >= f.ended * 0.1
   ORDER BY f.failed DESC LIMIT 20)
@@ -749,7 +752,7 @@ SELECT 'warning', NULL, format('the %s table cannot be used. %s', s.which, s.fau
               coalesce('schedule ' || to_json(e.key), 'a task'), e.id, e.state),
         format('UPDATE %s SET state = ''PLAN'' WHERE id = %s', {relid}::regclass, e.id)
    FROM ended AS e
-  WHERE e.last_run AND e.state <> 'DONE'
+  WHERE e.last_run AND e.failed
     AND (e.key IS NULL
          OR NOT EXISTS (SELECT FROM {figures} AS t WHERE t.state = 'PLAN' AND t.key = e.key
                            AND t.queue = e.queue)

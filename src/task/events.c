@@ -93,11 +93,13 @@ log_event(const TaskEvent *event)
 	pfree(line.data);
 }
 
-/* This has happened, and is committed. */
+/* This has happened, and is committed.  What is GONE without a code was not needed. */
 void
 event_report(const TaskEvent *event)
 {
 	bool started = event->kind == EVENT_STARTED;
+	bool unneeded = event->kind == EVENT_GONE && event->sqlstate == NULL;
+	SettingsLog demanded = unneeded ? LOG_TASKS_ENDS : kinds[event->kind].demanded;
 	StatCounts *counts = statistics_of(event->queue);
 
 	counts->counters[kinds[event->kind].counter]++;
@@ -106,7 +108,7 @@ event_report(const TaskEvent *event)
 		counts->counters[STAT_TIMED_OUT]++;
 	if (event->elapsed >= 0)
 		statistics_add_time(started ? &counts->wait : &counts->run, event->elapsed);
-	if (Settings.log >= (int) kinds[event->kind].demanded ||
+	if (Settings.log >= (int) demanded ||
 		(!started && Settings.log_min_duration >= 0 &&
 		 event->elapsed >= (int64) Settings.log_min_duration * 1000))
 		log_event(event);

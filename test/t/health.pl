@@ -46,6 +46,22 @@ subtest 'all is well' => sub {
 	is(health($_), '', "as $_") for qw(postgres monitor app);
 };
 
+# A compensation whose step succeeds is GONE without a code.
+subtest 'compensations that were not needed' => sub {
+	my $step = insert_task($node, queue => 'flow', request => 'SELECT 1');
+	my @undo = map { insert_task($node, queue => 'flow', request => 'SELECT 1', after => "{$step}",
+			rule => 'failed', repeat => '1 day') } 1 .. 6;
+
+	wait_until($node, q{SELECT count(*) = 6 FROM task WHERE queue = 'flow' AND state = 'GONE'
+		AND sqlstate IS NULL});
+	is(health($_), '', "all is well, as $_") for qw(postgres monitor app);
+	is(sql(q{SELECT count(*) FROM pg_task_failures() WHERE queue = 'flow'}), 0, 'no failures');
+	is(sql(q{SELECT failed FROM pg_task_queues() WHERE queue = 'flow'}), '', 'nor of the queue');
+	is(sql(q{SELECT gone, failed FROM pg_task_stats() WHERE queue = 'flow'}), '6|0',
+		'they are GONE in the figures');
+	sql("DELETE FROM task WHERE queue = 'flow'");
+};
+
 subtest 'tasks and schedules of this database' => sub {
 	insert_task($node, queue => 'a', request => 'SELECT 1/0');
 	insert_task($node, queue => 'closed', request => 'SELECT 1', dt => '2020-01-01');

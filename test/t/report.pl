@@ -82,6 +82,9 @@ insert_task($node, queue => "q $evil",
 	  . literal($evil) . '; END $$') for 1 .. 3;
 insert_task($node, queue => 'expired', dt => '2020-01-01', active => '1 s', request => 'SELECT 1');
 sql_as(q{<b>&'role}, q{INSERT INTO task (queue, request) VALUES ('of a role', 'SELECT 1/0')});
+# what is GONE without a code has not failed
+insert_task($node, queue => 'undo', rule => 'failed', request => 'SELECT 1',
+	after => '{' . sql(q{SELECT min(id) FROM task WHERE queue = 'plain'}) . '}');
 my $stopped = insert_task($node, queue => 'stopped', dt => '2100-01-01', request => 'SELECT 1');
 sql("UPDATE task SET state = 'STOP' WHERE id = $stopped");
 my $running = insert_task($node, queue => "runs $evil", request => 'SELECT pg_task_progress(3, 7, '
@@ -90,12 +93,12 @@ insert_task($node, queue => 'after', after => "{$running}", request => 'SELECT 1
 insert_task($node, queue => 'repeats', key => "k $evil", repeat => '1 day', dt => '2100-01-01',
 	request => 'SELECT 1');
 insert_task($node, queue => "paused $evil", dt => '2020-01-01', request => 'SELECT 1') for 1 .. 2;
-wait_until($node, "SELECT count(*) = 26 FROM task WHERE state IN ('DONE', 'FAIL', 'GONE')");
+wait_until($node, "SELECT count(*) = 27 FROM task WHERE state IN ('DONE', 'FAIL', 'GONE')");
 wait_until($node, 'SELECT count(*) = 1 FROM pg_task_activity() WHERE done = 3');
 wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_task_scheduler() WHERE datname = '<i>&amp;'});
 
 # an executor counts what has happened when it is idle
-wait_until($node, q{SELECT sum(done + failed + gone) = 26 FROM pg_stat_task()
+wait_until($node, q{SELECT sum(done + failed + gone) = 27 FROM pg_stat_task()
 	WHERE datname = 'postgres'});
 
 my $page = report_page(connection());
@@ -128,6 +131,8 @@ subtest 'its tables agree with the database' => sub {
 		'how many');
 	is_deeply(column($page, 'failures', 'Times'),
 		values_of('SELECT count::text FROM pg_task_failures()'), 'failures');
+	is_deeply([ grep { $_ eq 'undo' } @{ column($page, 'failures', 'Queue') } ], [],
+		'a compensation that was not needed is none');
 	is_deeply(column($page, 'failures', 'SQLSTATE'),
 		values_of('SELECT sqlstate FROM pg_task_failures()'), 'their codes');
 	is_deeply(column($page, 'failures', 'Last tasks'),
@@ -172,7 +177,7 @@ subtest 'a part of a long history is read, and the page says so' => sub {
 		  . 'them have ended in this time. There are more rows: what is older is not counted.' ],
 		'the bound');
 	like((found($page, 'string(//*[@id="bound"])'))[0],
-		qr/last 50000 ids; 32 rows were read, 27 of them/,
+		qr/last 50000 ids; 33 rows were read, 28 of them/,
 		'everything is read of a short one');
 };
 

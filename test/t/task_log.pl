@@ -42,6 +42,12 @@ subtest 'failures are logged without any setting' => sub {
 
 	is(scalar logged($failed, $begin, 'failed, SQLSTATE 22012'), 1, 'one that has failed');
 	is(join('', lines_of($done, $begin)), '', 'none that was done');
+	my $undo = insert_task($node, request => 'SELECT 1', after => "{$done}", rule => 'failed');
+
+	wait_for_state($node, $undo, 'GONE');
+	$failed = run_task($node, request => 'SELECT 1/0');
+	logged($failed, $begin, 'failed');
+	is(join('', lines_of($undo, $begin)), '', 'nor a compensation that was not needed');
 };
 
 apply_conf($node, 'pg_task.log = all');
