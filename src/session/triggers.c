@@ -177,14 +177,33 @@ keeps(const TriggerRow *old, const TriggerRow *new, TaskColumn which)
 	return old && trigger_same_value(old, new, which);
 }
 
+/* Programs that know no defaults write NULL, or an empty text: the server's errors do not help. */
+static void
+reject_missing(const TriggerRow *row, TaskColumn which, bool isnull)
+{
+	ereport(ERROR,
+			(errcode(isnull ? ERRCODE_NOT_NULL_VIOLATION : ERRCODE_CHECK_VIOLATION),
+			 errmsg("\"%s\" of a task must not be %s", task_columns[which].name,
+					isnull ? "NULL" : "empty"),
+			 errhint("Leave the column out, as all that you do not set, and it has its default."),
+			 errtablecol(row->rel, trigger_column(row->rel, which))));
+}
+
+/* Check "state", and whether there is a "role". */
 static void
 check_state(const TriggerRow *old, const TriggerRow *new)
 {
 	static const char *const states[] = {"PLAN", "WORK", "DONE", "FAIL", "STOP", "GONE", NULL};
 	bool isnull;
+	bool no_role;
+	Datum role = trigger_value(new, COLUMN_ROLE, &no_role);
 	Datum value = trigger_value(new, COLUMN_STATE, &isnull);
 
-	if (!isnull && !is_one_of(value, states) && !keeps(old, new, COLUMN_STATE))
+	if (isnull)
+		reject_missing(new, COLUMN_STATE, true);
+	if ((no_role || NameStr(*DatumGetName(role))[0] == '\0') && !keeps(old, new, COLUMN_ROLE))
+		reject_missing(new, COLUMN_ROLE, no_role);
+	if (!is_one_of(value, states) && !keeps(old, new, COLUMN_STATE))
 		ereport(ERROR, (errcode(ERRCODE_CHECK_VIOLATION),
 						errmsg("\"%s\" is not a state of a task", TextDatumGetCString(value)),
 						errhint("You may set PLAN, and the task runs when it is due, or STOP."),

@@ -17,6 +17,13 @@ INSERT INTO task (dt, request) VALUES ('infinity', 'SELECT 1');
 
 -- 1. a task of somebody else
 INSERT INTO task (role, request) VALUES ('regress_other', 'SELECT 1');
+-- what programs write that know no defaults
+INSERT INTO task (role, request) VALUES ('', 'SELECT 1');
+INSERT INTO task (state, request) VALUES (NULL, 'SELECT 1');
+RESET SESSION AUTHORIZATION;
+INSERT INTO task (role, request) VALUES ('', 'SELECT 1');
+INSERT INTO task (role, request) VALUES (NULL, 'SELECT 1');
+SET SESSION AUTHORIZATION regress_user;
 -- 2. a name that is no state
 UPDATE task SET state = 'RUN';
 -- 3. a state that the server sets

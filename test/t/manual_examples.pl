@@ -121,6 +121,13 @@ my %check_queues = (
 			FROM task WHERE key = 'by the minute' ORDER BY id LIMIT 1}, 't', 'at a full minute');
 	},
 	'Once in a while' => \&check_once,
+	'A request that is repeated' => sub {
+		wait_for_end(q{queue = 'charge'});
+		is_sql(q{INSERT INTO task (queue, flow, step, request)
+			VALUES ('charge', 'charge 8f14e45f', 'pay', 'SELECT ''twice''')
+			ON CONFLICT (flow, step) WHERE flow IS NOT NULL DO UPDATE SET step = excluded.step
+			RETURNING state, response, attempt, xmax = 0}, 'DONE|paid|1|f', 'the answer again');
+	},
 	'Repeating tasks' => sub { is_single('nightly', 'PLAN') },
 	'Rebuild indexes' => sub {
 		wait_for_end(q{queue = 'reindex'});
