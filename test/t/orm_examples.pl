@@ -9,6 +9,8 @@ use PgTask;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+# Debian's packages are for its own
+my $python = -x '/usr/bin/python3' ? '/usr/bin/python3' : 'python3';
 my %expected = ('Waiting for an end' => '42');
 
 my $node = new_node('main', conf => 'pg_task.max_executors = 2');
@@ -33,8 +35,8 @@ for my $part (split /^(?=## )/m, $manual)
 			my ($imports) = join "\n", $program =~ /^((?:import|from) .*)/mg;
 
 			skip("$heading: python3 cannot $imports", 1)
-			  unless eval { run_log([ 'python3', '-c', $imports ]) };
-			my ($out, $err) = run_command([ 'python3', $file ]);
+			  unless eval { run_log([ $python, '-c', $imports ]) };
+			my ($out, $err) = run_command([ $python, $file ]);
 
 			is($out, $expected{$heading}, "$heading, example $count") or diag($err);
 		}
