@@ -145,8 +145,14 @@ my %check_queues = (
 	},
 	'Bulk' => sub {
 		wait_for_end(q{queue LIKE 'lot %'});
-		is_sql(q{SELECT count(*) FROM task WHERE queue LIKE 'lot %' AND state = 'DONE'}, 5002,
+		is_sql(q{SELECT count(*) FROM task WHERE queue LIKE 'lot %' AND state = 'DONE'}, 5004,
 			'all are DONE');
+		sql('CREATE ROLE many LOGIN; GRANT SELECT, INSERT ON task TO many');
+		is(sqlstate_of('many', "COPY task (request) FROM STDIN;\nSELECT 1\n\\.\n"), '0A000',
+			'COPY is refused under row security');
+		is(sql_as('many', q{INSERT INTO task (queue, request)
+			SELECT 'lot 3', r.request FROM unnest('{SELECT 1,SELECT 2}'::text[]) AS r (request)
+			RETURNING role}), "many\nmany", 'arrays are not');
 	},
 	'By id' => \&check_partitions,
 	'By time' => sub {
