@@ -15,7 +15,10 @@
 #include "lib/stringinfo.h"
 #include "parser/scansup.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
 #include "utils/guc.h"
+#include "utils/jsonb.h"
+#include "utils/memutils.h"
 #include "utils/varlena.h"
 
 #include "compat.h"
@@ -425,6 +428,47 @@ check_flow(char **newval, void **extra pg_attribute_unused(),
 	return false;
 }
 
+/*
+ * Is this a jsonb, and short enough as the server writes it?  The errors of jsonb_in, which hold
+ * nothing, are caught: the postmaster must not exit because of a line in postgresql.conf.
+ */
+static bool
+check_meta(char **newval, void **extra pg_attribute_unused(),
+		   GucSource source pg_attribute_unused())
+{
+	MemoryContext caller = CurrentMemoryContext;
+	MemoryContext scratch;
+	volatile bool valid = false;
+
+	if ((*newval)[0] == '\0')
+		return true;
+	scratch = AllocSetContextCreate(caller, "pg_task meta", ALLOCSET_SMALL_SIZES);
+	MemoryContextSwitchTo(scratch);
+	PG_TRY();
+	{
+		if (strlen(*newval) <= TASK_META_MAX)
+		{
+			Jsonb *meta = DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum(*newval)));
+
+			valid = strlen(JsonbToCString(NULL, &meta->root, VARSIZE(meta))) <= TASK_META_MAX;
+		}
+	}
+	PG_CATCH();
+	{
+		if (ERRCODE_TO_CATEGORY(geterrcode()) == ERRCODE_OPERATOR_INTERVENTION ||
+			ERRCODE_TO_CATEGORY(geterrcode()) == ERRCODE_INSUFFICIENT_RESOURCES)
+			PG_RE_THROW();
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(caller);
+	MemoryContextDelete(scratch);
+	if (!valid)
+		GUC_check_errdetail("It must be JSON of at most %d bytes, as type jsonb shows it.",
+							TASK_META_MAX);
+	return valid;
+}
+
 /* The task that this process runs, or the leader of this parallel worker; or SETTINGS_NO_TASK. */
 int64
 settings_task_id(void)
@@ -582,6 +626,10 @@ define_texts(void)
 							   "Sets the workflow of the tasks that are inserted without one.",
 							   "Empty means none.  In a task it is the workflow of the task.",
 							   &Settings.flow, "", PGC_USERSET, 0, check_flow, NULL, NULL);
+	DefineCustomStringVariable("pg_task.meta",
+							   "Sets the labels of the tasks that are inserted without any.",
+							   "JSON; empty means none.  In a task it has the labels of the task.",
+							   &Settings.meta, "", PGC_USERSET, 0, check_meta, NULL, NULL);
 	DefineCustomStringVariable("pg_task.timezone",
 							   "Sets the time zone of the repeats of a task whose column"
 							   " \"timezone\" is NULL.",

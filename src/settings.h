@@ -75,6 +75,7 @@ typedef struct SettingsValues
 	int log;			  /* a SettingsLog */
 	int log_min_duration; /* milliseconds, of runs; -1: off */
 	char *flow; /* the default of the column reads it; NULL: not defined, without preloading */
+	char *meta; /* likewise, the trigger; empty or JSON, see check_meta */
 	SettingsTask task; /* without the time zones: see settings_task */
 
 	/*

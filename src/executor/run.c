@@ -306,6 +306,8 @@ read_request(Run *run)
 		end_yielding();
 		/* a request may set the isolation level, so no snapshot may have been taken before it */
 		CommitTransactionCommand();
+		/* here, so that a rollback leaves it */
+		show_meta(run->given.meta);
 		begin_transaction();
 	}
 	MemoryContextSwitchTo(runs.context);
@@ -625,6 +627,7 @@ prepare_retry(Run *run, const ErrorData *error)
 		return false;
 	run->dirty |= !cleanup_session(MyExecutor->role);
 	show_task(run->task, run->started);
+	show_meta(run->given.meta);
 	run->no_block |= run->block_ends;
 	if (!run->block_ends)
 		slot_wait((long) ((1 << run->conflicts++) * (1 + pg_prng_double(&pg_global_prng_state))));

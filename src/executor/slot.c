@@ -54,11 +54,11 @@ slot_is_cancelled(void)
 	return slot_running()->cancelled;
 }
 
-/* Copy the request of a task and its input from the ring, where they are. */
+/* Copy the request of a task and its input from the ring.  Its "meta" there is for show_labels. */
 RowRequest
 slot_copy_request(const SharedTask *task)
 {
-	RowRequest request = {pnstrdup(task->request, task->request_len), NULL};
+	RowRequest request = {pnstrdup(task->request, task->request_len), NULL, NULL};
 
 	if (task->input_len > 0)
 		request.input =
@@ -168,18 +168,52 @@ show_timeout(const SharedTask *task)
 	return task->timeout >= 0 ? task->timeout : (int64) Settings.timeout * 1000;
 }
 
-/* Show the task in pg_task.id, and its flow in pg_task.flow: new rows have it by their default. */
+/* The beginning of what pg_task.meta shows, for the line of the log; empty: nothing of a task. */
+static char logged_meta[TASK_META_LOGGED + 1];
+
+/*
+ * Show the "meta" of the task in pg_task.meta; NULL: it has none.  A row that has bypassed the
+ * trigger may have too much.
+ */
 void
-show_id_and_flow(const SharedTask *task)
+show_meta(const Jsonb *meta)
+{
+	char *text;
+
+	if (meta == NULL)
+		return;
+	text = JsonbToCString(NULL, unconstify(JsonbContainer *, &meta->root), VARSIZE(meta));
+	if (strlen(text) <= TASK_META_MAX)
+	{
+		SetConfigOption("pg_task.meta", text, PGC_USERSET, PGC_S_SESSION);
+		strlcpy(logged_meta, text, pg_mbcliplen(text, (int) strlen(text), TASK_META_LOGGED) + 1);
+	}
+	pfree(text);
+}
+
+/*
+ * Show the task in pg_task.id, its flow in pg_task.flow and, if the ring has it, its "meta": new
+ * rows have both, too.
+ */
+void
+show_labels(const SharedTask *task)
 {
 	Settings.task_id = task->run.id;
 	if (task->flow[0] != '\0')
 		SetConfigOption("pg_task.flow", task->flow, PGC_USERSET, PGC_S_SESSION);
+	if (task->meta_len > 0)
+	{
+		const char *meta = task->request + task->request_len + task->input_len;
+		Jsonb *aligned = memcpy(palloc(task->meta_len), meta, task->meta_len);
+
+		show_meta(aligned);
+		pfree(aligned);
+	}
 }
 
 /*
  * A run of the task, which has started then, begins or is tried again: show it in pg_task_activity,
- * where it has reported no progress yet, and in pg_task.id, pg_task.flow and application_name.
+ * where it has reported no progress yet, and in the settings pg_task.* and application_name.
  */
 void
 show_task(const SharedTask *task, TimestampTz started)
@@ -200,7 +234,7 @@ show_task(const SharedTask *task, TimestampTz started)
 
 	strlcpy(activity.queue, task->queue, sizeof(activity.queue));
 	activity_begin(&MyExecutor->activity, &activity);
-	show_id_and_flow(task);
+	show_labels(task);
 	snprintf(name, sizeof(name), "pg_task %.*s " INT64_FORMAT, NAMEDATALEN - 32, task->queue,
 			 task->run.id);
 	/* from 16 on the server would write four characters for each of them, and cut off the id */
@@ -230,8 +264,8 @@ show_event(const SharedTask *task, EventKind kind, TimestampTz from, TimestampTz
 		event_report(&event);
 }
 
-/* Longest line: an id, an attempt, and three names. */
-#define LINE_MAX_BYTES (5 * NAMEDATALEN)
+/* Longest line: an id, an attempt, the queue, two more names, and labels. */
+#define LINE_MAX_BYTES (TASK_QUEUE_MAX + 4 * NAMEDATALEN + TASK_META_LOGGED)
 
 /*
  * The line is the last one of the CONTEXT of every message that the process logs while it runs a
@@ -242,8 +276,9 @@ format_line(const SharedTask *task, char *line)
 {
 	snprintf(line, LINE_MAX_BYTES,
 			 "pg_task " INT64_FORMAT
-			 " of queue \"%s\" in database \"%s\" as role \"%s\", attempt %d",
-			 task->run.id, task->queue, port_database(), task->role_name, task->run.attempt);
+			 " of queue \"%s\" in database \"%s\" as role \"%s\", attempt %d%s%s",
+			 task->run.id, task->queue, port_database(), task->role_name, task->run.attempt,
+			 logged_meta[0] ? ", meta " : "", logged_meta);
 	return line;
 }
 
@@ -260,6 +295,7 @@ void
 context_begin(ErrorContextCallback *callback, const SharedTask *task)
 {
 	Assert(MyProcPort != NULL);
+	logged_meta[0] = '\0';
 	callback->callback = add_line;
 	callback->arg = unconstify(SharedTask *, task);
 	callback->previous = error_context_stack;

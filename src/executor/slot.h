@@ -23,7 +23,8 @@ extern void slot_set_failure(int sqlstate, const char *error, TaskLeft left);
 extern void slot_wait(long ms);
 
 extern int64 show_timeout(const SharedTask *task);
-extern void show_id_and_flow(const SharedTask *task);
+extern void show_labels(const SharedTask *task);
+extern void show_meta(const Jsonb *meta);
 extern void show_task(const SharedTask *task, TimestampTz started);
 extern void show_event(const SharedTask *task, EventKind kind, TimestampTz from, TimestampTz to);
 

@@ -149,8 +149,8 @@ end_writing(const Writing *writing)
 }
 
 /*
- * Write what can be written without a statement first, and then what is left, with the id and the
- * flow that triggers of the owner's see when a task runs alone.
+ * Write what can be written without a statement first, and then what is left, with the id and
+ * the labels that triggers of the owner's see when a task runs alone.
  */
 static bool
 write_members(const SharedTask *const *tasks, const TaskResult *results, int count)
@@ -172,9 +172,9 @@ write_members(const SharedTask *const *tasks, const TaskResult *results, int cou
 
 		if (finishes[i].finished && !finishes[i].repeats && !finishes[i].removes)
 			continue;
-		if (tasks[i]->flow[0] != '\0')
+		if (tasks[i]->flow[0] != '\0' || tasks[i]->meta_len > 0)
 			nest_level = NewGUCNestLevel();
-		show_id_and_flow(tasks[i]);
+		show_labels(tasks[i]);
 		written = outcome_done(table, &finishes[i]);
 		if (nest_level > 0)
 			AtEOXact_GUC(false, nest_level);

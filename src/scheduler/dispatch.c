@@ -509,6 +509,7 @@ make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *tas
 	const char *queue = entry->group->queue->name;
 	Size length = claim->request ? strlen(claim->request) : 0;
 	Size input = claim->input ? VARSIZE(claim->input) : 0;
+	Size meta = claim->meta ? VARSIZE(claim->meta) : 0;
 
 	task->run = claim->run;
 	task->isolated = entry->candidate.isolated;
@@ -531,16 +532,19 @@ make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *tas
 		task->format = settings_format(claim->format);
 	strlcpy(task->queue, queue, sizeof(task->queue));
 	strlcpy(task->flow, claim->flow ? claim->flow : "", sizeof(task->flow));
-	/* the request and its input, if there is room for both */
+	/* the request, its input and its labels, if there is room for all */
 	task->request_len = -1;
-	task->input_len = 0;
-	if (claim->request == NULL || length + input > SHARED_REQUEST)
+	task->input_len = task->meta_len = 0;
+	if (claim->request == NULL || length + input + meta > SHARED_REQUEST)
 		return;
 	task->request_len = (int32) length;
 	task->input_len = (int32) input;
+	task->meta_len = (int32) meta;
 	memcpy(task->request, claim->request, length);
 	if (input > 0)
 		memcpy(task->request + length, claim->input, input);
+	if (meta > 0)
+		memcpy(task->request + length + input, claim->meta, meta);
 }
 
 /* Assign the tasks that were claimed, in order; the others do not count as running any more. */

@@ -19,6 +19,9 @@
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/guc.h"
+#include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 
 #include "session/after.h"
@@ -26,6 +29,7 @@
 #include "session/pending.h"
 #include "session/times.h"
 #include "session/trigger_row.h"
+#include "settings.h"
 #include "shared/task.h"
 #include "task/owner.h"
 #include "task/roles.h"
@@ -76,7 +80,8 @@ typedef enum CheckKind
 	CHECK_PARTS,	/* no part of an interval is negative */
 	CHECK_WORD,		/* one of these words */
 	CHECK_PRESENT,	/* not empty */
-	CHECK_LENGTH	/* at most so many bytes: processes keep it in memory */
+	CHECK_LENGTH,	/* at most so many bytes: processes keep it in memory */
+	CHECK_JSON		/* the same, as text */
 } CheckKind;
 
 typedef struct Check
@@ -127,6 +132,7 @@ static const Check checks[] = {
 	{COLUMN_FLOW, CHECK_LENGTH, .limit = TASK_NAME_MAX},
 	{COLUMN_STEP, CHECK_LENGTH, .limit = TASK_NAME_MAX},
 	{COLUMN_NOTIFY, CHECK_LENGTH, .limit = TASK_CHANNEL_MAX},
+	{COLUMN_META, CHECK_JSON, .limit = TASK_META_MAX},
 };
 
 static bool
@@ -145,6 +151,7 @@ passes(const Check *check, Datum value)
 	Interval least = {.time = check->limit};
 	const Interval *parts;
 	TimestampTz time;
+	Jsonb *json;
 
 	switch (check->kind)
 	{
@@ -166,6 +173,10 @@ passes(const Check *check, Datum value)
 			return toast_raw_datum_size(value) > VARHDRSZ;
 		case CHECK_LENGTH:
 			return toast_raw_datum_size(value) - VARHDRSZ <= (Size) check->limit;
+		case CHECK_JSON:
+			json = DatumGetJsonbP(value);
+			return strlen(JsonbToCString(NULL, &json->root, VARSIZE(json))) <=
+				   (size_t) check->limit;
 	}
 	pg_unreachable();
 }
@@ -977,9 +988,26 @@ bind_new_row(TriggerRow *row, Columns *columns)
 }
 
 /*
- * Trigger, BEFORE INSERT, FOR EACH ROW.  Writes role_id, the time for which a cron expression
- * plans the row, and the task that it watches.  Checks the row, and adds a hint if it waits.  The
- * name of the trigger has those of users fire before it.
+ * A new row has the "meta" of the setting pg_task.meta, if it has none: a default of the column
+ * would cost those who do not use it.  A row that is bound already, from a dump, another server or
+ * another partition, has what it has.
+ */
+static void
+set_meta(const TriggerRow *row, Columns *columns)
+{
+	const char *meta = Settings.meta ? Settings.meta : GetConfigOption("pg_task.meta", true, false);
+
+	if (meta == NULL || meta[0] == '\0' || owner_acts() || trigger_role_id(row) != 0 ||
+		!trigger_is_null(row, COLUMN_META))
+		return;
+	set_column(columns, row, COLUMN_META, DirectFunctionCall1(jsonb_in, CStringGetDatum(meta)),
+			   false);
+}
+
+/*
+ * Trigger, BEFORE INSERT, FOR EACH ROW.  Writes role_id, "meta", the time for which a cron
+ * expression plans the row, and the task that it watches.  Checks the row, and adds a hint if it
+ * waits.  The name of the trigger has those of users fire before it.
  */
 Datum
 pg_task_bound(PG_FUNCTION_ARGS)
@@ -998,6 +1026,7 @@ pg_task_bound(PG_FUNCTION_ARGS)
 	check_new_id(&row);
 	/* the owner inserts a row from a task table, as a dump does: what it waits for may be gone */
 	known = trigger_role_id(&row) != 0 && is_owner(row.rel);
+	set_meta(&row, &columns);
 	bind_new_row(&row, &columns);
 	if (!owner_acts())
 		watch_new_row(&row, &columns, !known);

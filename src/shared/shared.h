@@ -38,7 +38,7 @@
 #include "shared/task.h"
 
 #define SHARED_RING 64		  /* tasks in the ring of one executor */
-#define SHARED_REQUEST 1024	  /* bytes of a request with its input; more is read from the table */
+#define SHARED_REQUEST 1024	  /* bytes of a request, input and meta; more is read from the table */
 #define SHARED_HINTS 32		  /* groups that one commit names one by one */
 #define SHARED_ALL_HINTS 128  /* hints not taken yet; one role cannot fill them all */
 #define SHARED_IDS 64		  /* tasks that commits name one by one, for rows that wait for them */
@@ -285,6 +285,7 @@ typedef struct SharedTask
 	char flow[TASK_NAME_MAX + 1]; /* empty: none */
 	int32 request_len;			  /* -1: too long, the executor reads it from the table */
 	int32 input_len;			  /* of the column "input", behind the request; 0: NULL */
+	int32 meta_len;				  /* of the column "meta", behind both; 0: NULL */
 	char request[SHARED_REQUEST];
 } SharedTask;
 

@@ -613,13 +613,25 @@ may_claim(const TupleTableSlot *slot, const Candidate *candidate, TimestampTz no
 		   !has_expired(slot, candidate, now) && !(repeats(slot) && dt < shared_serving_since());
 }
 
+/* A jsonb for the ring; NULL for NULL, and if it does not fit.  Adds its size. */
+static Jsonb *
+json_for_ring(const TupleTableSlot *slot, TaskColumn which, Size *total)
+{
+	Size size;
+
+	if (is_null(slot, which))
+		return NULL;
+	size = toast_datum_size(value_of(slot, which));
+	*total += size;
+	return size <= SHARED_REQUEST ? DatumGetJsonbPCopy(value_of(slot, which)) : NULL;
+}
+
 /* Describe the claim of a row.  A request that does not fit into a ring, the executor reads. */
 static void
 fill_claim(const TupleTableSlot *slot, TaskRun run, Claim *claim)
 {
 	Datum request = value_of(slot, COLUMN_REQUEST);
-	bool has_input = !is_null(slot, COLUMN_INPUT);
-	Size input = has_input ? toast_datum_size(value_of(slot, COLUMN_INPUT)) : 0;
+	Size total = toast_raw_datum_size(request) - VARHDRSZ;
 
 	*claim = (Claim){
 		.run = run,
@@ -641,9 +653,9 @@ fill_claim(const TupleTableSlot *slot, TaskRun run, Claim *claim)
 	if (!is_null(slot, COLUMN_KEEP))
 		claim->keep = Max(
 			interval_us(DatumGetIntervalP(value_of(slot, COLUMN_KEEP)), 365.25) / USECS_PER_SEC, 0);
-	if (has_input && input <= SHARED_REQUEST)
-		claim->input = DatumGetJsonbPCopy(value_of(slot, COLUMN_INPUT));
-	if (toast_raw_datum_size(request) - VARHDRSZ + input <= SHARED_REQUEST)
+	claim->input = json_for_ring(slot, COLUMN_INPUT, &total);
+	claim->meta = json_for_ring(slot, COLUMN_META, &total);
+	if (total <= SHARED_REQUEST)
 		claim->request = TextDatumGetCString(request);
 	if (!is_null(slot, COLUMN_FLOW) &&
 		toast_raw_datum_size(value_of(slot, COLUMN_FLOW)) - VARHDRSZ <= TASK_NAME_MAX)

@@ -63,7 +63,7 @@
 #define REMOVES "(t.keep <= interval '0' AND t.flow IS NULL)"
 
 static const Statement read_request = {.sql =
-	"SELECT t.request, t.input"
+	"SELECT t.request, t.input, t.meta"
 	"  FROM {rows} AS t"
 	" WHERE " IS_RUN " AND t.state = 'WORK'"};
 
@@ -188,6 +188,7 @@ row_request(const TaskTable *table, TaskRun run, RowRequest *request)
 	{
 		request->text = statement_text(caller, 0, 1);
 		request->input = statement_json_or_null(caller, 0, 2);
+		request->meta = statement_json_or_null(caller, 0, 3);
 	}
 	statement_end();
 	return found;

@@ -53,8 +53,9 @@ typedef struct Claim
 	TaskRun run;
 	int64 timeout; /* us; -1 for NULL */
 	char *format;  /* NULL for NULL */
-	char *request; /* NULL if longer than SHARED_REQUEST, or together with "input" */
+	char *request; /* NULL if longer than SHARED_REQUEST, with "input" and "meta" */
 	Jsonb *input;  /* NULL for NULL, and if longer than that */
+	Jsonb *meta;   /* the same */
 	char *flow;	   /* NULL for NULL, and if longer than TASK_NAME_MAX */
 	char *role;
 	int64 role_id;
@@ -85,6 +86,7 @@ typedef struct RowRequest
 {
 	char *text;
 	Jsonb *input; /* NULL for NULL */
+	Jsonb *meta;  /* the same */
 } RowRequest;
 
 /* What determines the next run of a repeating task. */

@@ -139,12 +139,14 @@ rows_peek_groups(const TaskTable *table, RowsPeek *peeks, int count, int limit)
 	"                THEN (extract(epoch FROM t.timeout) * 1000000)::int8 END," \
 	"           substr(t.format, 1, 8)," \
 	"           CASE WHEN octet_length(t.request) + coalesce(pg_column_size(t.input), 0)" \
-	"                     <= " CppAsString2(SHARED_REQUEST) \
+	"                     + coalesce(pg_column_size(t.meta), 0) <= " CppAsString2(SHARED_REQUEST) \
 	"                THEN t.request END, t.role::text, t.role_id," \
 	"           " PLANNED ", " KEEP "," \
 	"           CASE WHEN pg_column_size(t.input) <= " CppAsString2(SHARED_REQUEST) \
 	"                THEN t.input END," \
-	"           CASE WHEN octet_length(t.flow) <= " CppAsString2(TASK_NAME_MAX) " THEN t.flow END"
+	"           CASE WHEN octet_length(t.flow) <= " CppAsString2(TASK_NAME_MAX) " THEN t.flow END," \
+	"           CASE WHEN pg_column_size(t.meta) <= " CppAsString2(SHARED_REQUEST) \
+	"                THEN t.meta END"
 
 static const Statement claim_rows = {.sql = CLAIM("c")};
 
@@ -215,6 +217,7 @@ returned_claims(MemoryContext where, uint64 count, TimestampTz claimed, Claim *c
 		claim->keep = statement_float8(i, 9);
 		claim->input = statement_json_or_null(where, i, 10);
 		claim->flow = statement_text_or_null(where, i, 11);
+		claim->meta = statement_json_or_null(where, i, 12);
 	}
 }
 

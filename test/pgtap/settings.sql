@@ -21,6 +21,7 @@ SELECT is(current_setting(name), value, name) FROM (VALUES
     ('pg_task.keep', '-1'),
     ('pg_task.keep_failed', '-1'),
     ('pg_task.flow', ''),
+    ('pg_task.meta', ''),
     ('pg_task.id', '')) AS s (name, value);
 
 SELECT is(context, wanted, name || ' is changed at the right level') FROM (VALUES
@@ -37,6 +38,7 @@ SELECT is(context, wanted, name || ' is changed at the right level') FROM (VALUE
     ('pg_task.keep', 'user'),
     ('pg_task.keep_failed', 'user'),
     ('pg_task.flow', 'user'),
+    ('pg_task.meta', 'user'),
     ('pg_task.id', 'internal')) AS s (name, wanted) JOIN pg_settings USING (name);
 
 -- The older names schema and table go on: TABLE is a reserved word, so that one needs quotes.
@@ -44,6 +46,11 @@ SELECT throws_ok(format('SET pg_task.%I = %L', name, value), code, NULL,
     format('pg_task.%s = %s is refused', name, left(value, 20)))
   FROM (VALUES
     ('table_name', '', '22023'),
+    ('meta', 'no JSON', '22023'),
+    ('meta', '{"a": "\u0000"}', '22023'),
+    ('meta', '1e200000', '22023'),
+    ('meta', '1e1000', '22023'),
+    ('meta', to_json(repeat('x', 999))::text, '22023'),
     ('table_name', repeat('x', 64), '22023'),
     ('schema_name', repeat('x', 64), '22023'),
     ('table', '', '22023'),

@@ -40,6 +40,7 @@ INSERT INTO wanted (name, type, required, def) VALUES
     ('flow', 'text', false, 'pg_task_flow()'),
     ('step', 'text', false, NULL),
     ('needs', 'text[]', false, NULL),
+    ('meta', 'jsonb', false, NULL),
     ('start', 'timestamp with time zone', false, NULL),
     ('stop', 'timestamp with time zone', false, NULL),
     ('pid', 'integer', false, NULL),

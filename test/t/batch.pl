@@ -315,18 +315,18 @@ subtest 'the time of the transaction' => sub {
 };
 
 subtest 'triggers of the owner' => sub {
-	sql(q{CREATE TABLE seen (id bigint, task text, flow text);
+	sql(q{CREATE TABLE seen (id bigint, task text, flow text, meta text);
 		CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			INSERT INTO public.seen VALUES (new.id, current_setting('pg_task.id'),
-				current_setting('pg_task.flow'));
+				current_setting('pg_task.flow'), current_setting('pg_task.meta'));
 			RETURN NULL; END $$;
 		CREATE TRIGGER look AFTER UPDATE ON task FOR EACH ROW WHEN (new.state = 'DONE')
 			EXECUTE FUNCTION look()});
 	my @ids = run_batch('postgres', { request => 'SELECT 1', flow => 'a' },
 		{ request => 'SELECT 1' },
-		{ request => 'SELECT 1', flow => 'b' }, { request => 'SELECT 1', keep => '0' });
-	is(sql('SELECT string_agg(concat(id = task::bigint, flow), chr(32) ORDER BY id) FROM seen '
-		. 'WHERE id IN (' . join(',', @ids[ 0 .. 2 ]) . ')'), 'ta t tb',
+		{ request => 'SELECT 1', flow => 'b', meta => '[7]' }, { request => 'SELECT 1', keep => '0' });
+	is(sql('SELECT string_agg(concat(id = task::bigint, flow, meta), chr(32) ORDER BY id) FROM seen '
+		. 'WHERE id IN (' . join(',', @ids[ 0 .. 2 ]) . ')'), 'ta t tb[7]',
 			'see the task that has ended');
 	sql('DROP TRIGGER look ON task; DROP TABLE seen');
 };

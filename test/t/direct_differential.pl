@@ -19,7 +19,8 @@ my $first_next = 1000000;    # ids from here on are those of next runs
 
 # What each task sees of its claim.
 my $seen = q{SELECT timeout, pg_task_time() AT TIME ZONE 'UTC' AS planned, pg_task_input() AS input,
-	pg_task_flow() AS flow, current_user FROM pg_task_activity() WHERE pid = pg_backend_pid()};
+	pg_task_flow() AS flow, current_setting('pg_task.meta') AS meta, current_user
+	FROM pg_task_activity() WHERE pid = pg_backend_pid()};
 
 # Each task has a value of each of these columns, chosen by its number: all values, in many
 # mixtures.
@@ -48,6 +49,7 @@ my %values = (
 	key => [ 'NULL', q{'key ' || n} ],
 	flow => [ 'NULL', 'NULL', q{'flow ' || n % 7} ],
 	input => [ 'NULL', q{'{"a": 1}'}, q{jsonb_build_object('long', repeat('y', 5000))} ],
+	meta => [ 'NULL', 'NULL', q{'{"trace": 1}'}, q{jsonb_build_object('long', repeat('y', 900))} ],
 	notify => [ ('NULL') x 5, q{'ends'} ],
 	attempt => [ '0', '0', '2147483647' ],
 	error => [ 'NULL', q{'of a run before'} ],

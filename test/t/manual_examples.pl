@@ -129,6 +129,17 @@ my %check_queues = (
 			RETURNING state, response, attempt, xmax = 0}, 'DONE|paid|1|f', 'the answer again');
 	},
 	'Repeating tasks' => sub { is_single('nightly', 'PLAN') },
+	'Labels' => sub {
+		wait_until($node, q{SELECT count(*) = 2 AND bool_and(state = 'DONE') FROM task
+			WHERE queue = 'labels'});
+		is_sql(q{SELECT response::jsonb ->> 'trace' FROM task WHERE queue = 'labels'
+			ORDER BY id DESC LIMIT 1}, '4bf92f35', 'a task within a task has them');
+	},
+	'Tenants' => sub {
+		wait_for_end(q{queue = 'tenants'});
+		is_sql(q{SELECT string_agg(concat_ws(' ', role, response), ', ' ORDER BY id) FROM task
+			WHERE queue = 'tenants'}, "clerk 7, postgres acme\n0", 'those of one tenant');
+	},
 	'Rebuild indexes' => sub {
 		wait_for_end(q{queue = 'reindex'});
 		is_sql(q{SELECT string_agg(DISTINCT request || ' ' || state, ', ' ORDER BY request || ' '

@@ -232,6 +232,12 @@ subtest 'the library is not preloaded' => sub {
 	}
 	is(sql('SELECT level, problem FROM pg_task_health()'),
 		'critical|pg_task serves no database of this server', 'pg_task_health says so');
+	# the setting is not defined there, so nobody has checked it
+	is(sql(q{SET pg_task.meta = '{"a":1}';
+		INSERT INTO task (request) VALUES ('SELECT 1') RETURNING meta}), '{"a": 1}',
+		'an INSERT has the labels of the session');
+	is(sqlstate_of('postgres', q{SET pg_task.meta = 'no JSON';
+		INSERT INTO task (request) VALUES ('SELECT 1')}), '22P02', '... or is refused');
 	for my $call (q{SELECT pg_task_wait('{1}')}, q{CALL pg_task_wait_for('{1}')})
 	{
 		like(error_of('app', $call), qr/pg_task is not running on this server\nHINT:  Add pg_task to/,

@@ -111,6 +111,13 @@ subtest 'lines in the log' => sub {
 		qr/CONTEXT:  SQL statement "SELECT 1\/0"\n\tPL\/pgSQL function inline_code_block line 1 at PERFORM
 \tpg_task $id of queue "nested" in database "postgres" as role "plain", attempt 1\n/);
 	like(task($node, $id, 'response'), qr/at PERFORM$/, 'the context in the row is without the task');
+	my $labels = '{"trace": "' . '\u00e4' x 100 . '"}';
+	$id = run_task($node, role => 'plain', request => 'SELECT 1/0', meta => $labels);
+	wait_for_log_line($node,
+		qr/pg_task $id of .*, attempt 1, meta \{"trace": "(?:\xc3\xa4){94}\n/);
+	unlike(task($node, $id, 'response'), qr/meta/, 'nor its labels');
+	$id = run_task($node, role => 'plain', request => 'SELECT 1/0');
+	wait_for_log_line($node, qr/pg_task $id of .*, attempt 1\n/);
 	sql('ALTER ROLE silent SET log_min_error_statement = panic');
 	unlike(logged('silent', q{SELECT 1/0}), qr/STATEMENT/,
 		'log_min_error_statement: no lower severity');

@@ -163,6 +163,73 @@ subtest 'flow' => sub {
 		'an empty one');
 };
 
+# Labels travel as the flow does, and from a setting of whoever plans the first task.
+subtest 'meta' => sub {
+	my $insert = "INSERT INTO task (request, dt) VALUES ('child', 'infinity')";
+	my $child = sub { return sql("SELECT coalesce(meta::text, '-') FROM task
+		WHERE parent = $_[0]") };
+	my $trace = '{"trace": "7a"}';
+	my $id = sql("SET pg_task.meta = '{\"trace\":\"7a\"}';
+		INSERT INTO task (request) VALUES (\$\$$insert\$\$) RETURNING id");
+
+	wait_for_state($node, $id, 'DONE');
+	is(task($node, $id, 'meta'), $trace, 'a task has the labels of its session');
+	is($child->($id), $trace, 'a task that it inserts has them');
+	$id = run_task($node, request => "SELECT pg_backend_pid(); $insert");
+	is($child->($id), '-', 'the next task of the process has none');
+	$id = run_task($node, meta => $trace, request => "SELECT fail_once(); $insert");
+	is($child->($id), $trace, 'also when the run is tried again');
+	$id = run_task($node, meta => $trace,
+		request => "SELECT fail_once(); $insert --" . 'x' x 2000);
+	is($child->($id), $trace, '... and the request is in the table');
+	$id = run_task($node, meta => $trace, request => "SET pg_task.meta = '[]'; $insert");
+	is($child->($id), '[]', 'it may set others');
+	$id = run_task($node, meta => $trace, request => "RESET ALL; $insert");
+	is($child->($id), '-', 'or none');
+	$id = run_task($node, meta => $trace, request => 'SELECT 1', repeat => '1 day');
+	is($child->($id), $trace, 'the next run of a repeating task has them');
+	$id = insert_task($node, meta => $trace, request => 'SELECT 1', repeat => '1 day', keep => '0');
+	wait_until($node, "SELECT NOT EXISTS (SELECT FROM task WHERE id = $id)");
+	is($child->($id), $trace, '... also when the row goes');
+	sql(q{ALTER ROLE ann SET pg_task.meta = '{"role": "ann"}'});
+	$id = run_task($node, role => 'ann', request => $insert);
+	is($child->($id), '{"role": "ann"}', 'a role may have some');
+	$id = run_task($node, role => 'ann', meta => $trace, request => $insert);
+	is($child->($id), $trace, 'those of the task win');
+	sql('ALTER ROLE ann RESET pg_task.meta');
+
+	is(sqlstate_of('postgres', "INSERT INTO task (request, meta) VALUES ('SELECT 1', '"
+		. JSON::PP::encode_json(['x' x 997]) . "')"), '23514', 'too long in a row');
+	is(sql("SET pg_task.meta = '[1]'; WITH t AS (DELETE FROM task WHERE id = $id RETURNING *)
+		INSERT INTO task SELECT * FROM t RETURNING meta->>'trace'"), '7a', 'a row keeps its own');
+	is(sql("SET pg_task.meta = '[1]'; UPDATE task SET meta = NULL WHERE id = $id RETURNING meta"),
+		'', 'an UPDATE brings none');
+	is(sql("SET pg_task.meta = '[1]'; WITH t AS (DELETE FROM task WHERE id = $id RETURNING *)
+		INSERT INTO task SELECT * FROM t RETURNING meta IS NULL"), 't',
+		'... nor does a restore of a row');
+
+	# who bypasses the trigger is not shown
+	sql(q{ALTER TABLE task DISABLE TRIGGER USER; INSERT INTO task (role_id, request, meta)
+		SELECT role_id, 'SHOW pg_task.meta', to_jsonb(repeat('x', n)) FROM task,
+			unnest(ARRAY[1001, 100000]) AS n WHERE id = (SELECT max(id) FROM task);
+		INSERT INTO task (role_id, request, meta)
+		SELECT role_id, 'SHOW pg_task.meta', '[1e1000, 1e10000]' FROM task LIMIT 1;
+		ALTER TABLE task ENABLE TRIGGER USER});
+	wait_until($node, q{SELECT count(*) = 3 AND bool_and(response = '' AND state = 'DONE') FROM task
+		WHERE request = 'SHOW pg_task.meta'});
+	pass('labels that are too long are not shown');
+	# the postmaster has no encoding into which it could convert the escape
+	for my $value ('{"server": 1', '"\\\\u00e4"')
+	{
+		my $position = log_position($node);
+
+		set_conf($node, "pg_task.meta = '$value'");
+		wait_for_log_line($node, qr/invalid value for parameter "pg_task.meta"/, $position);
+		is(sql('SHOW pg_task.meta'), '', "$value in postgresql.conf is refused");
+	}
+	set_conf($node, q{pg_task.meta = ''});
+};
+
 subtest 'step' => sub {
 	my $start = "INSERT INTO task (flow, step, request)
 		VALUES ('f', 'a', 'SELECT 1'), ('f', 'b', 'SELECT 1'), ('g', 'a', 'SELECT 1')";
