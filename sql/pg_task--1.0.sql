@@ -1003,6 +1003,44 @@ CREATE PROCEDURE pg_catalog.pg_task_wait_for(ids bigint[], timeout interval DEFA
 COMMENT ON PROCEDURE pg_catalog.pg_task_wait_for(bigint[], interval) IS
     'wait until these tasks have ended, without a snapshot and outside of a transaction block';
 
+CREATE FUNCTION pg_catalog.pg_task_remaining(queue text, since timestamptz, OUT ids bigint[],
+        OUT done bigint, OUT failed bigint, OUT remaining bigint)
+    RETURNS SETOF record
+    LANGUAGE pg_task_report VOLATILE ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
+-- A task for later rests, unless it is retried; so does the next run of one that repeats, and what
+-- waits for a task that rests.
+WITH RECURSIVE t AS MATERIALIZED (
+SELECT t.id, t.queue, t.waits, t.rule, t.after,
+       t.id IS DISTINCT FROM pg_task_id()
+       AND (t.state = 'WORK' OR t.dt <= clock_timestamp() OR t.failed > 0 AND t.planned IS NOT NULL)
+       AND (t.repeat IS NULL AND t.cron IS NULL OR coalesce(t.planned, t.dt) <= $2) AS counts
+  FROM {rows} AS t WHERE t.state IN ('PLAN', 'WORK')),
+ rests (id) AS (
+SELECT t.id FROM t WHERE NOT t.counts
+ UNION
+SELECT t.id FROM rests JOIN t ON t.waits = rests.id
+ WHERE (t.rule = 'any' AND EXISTS (SELECT FROM {rows} AS d
+                                    WHERE d.id = ANY (t.after) AND d.state = 'DONE')) IS NOT TRUE),
+ r AS MATERIALIZED (
+SELECT t.id FROM t
+ WHERE ($1 IS NULL OR t.queue = $1) AND NOT EXISTS (SELECT FROM rests WHERE rests.id = t.id))
+SELECT ARRAY(SELECT r.id FROM r ORDER BY r.id LIMIT 1000),
+       count(*) FILTER (WHERE t.state = 'DONE'), count(*) FILTER (WHERE t.state IN ('FAIL', 'GONE')),
+       (SELECT count(*) FROM r)
+  FROM {rows} AS t WHERE $1 IS NULL OR t.queue = $1
+$$;
+
+COMMENT ON FUNCTION pg_catalog.pg_task_remaining(text, timestamptz) IS
+    'what pg_task_drain, called at this time, waits for in a queue: the first 1000 ids, and counts';
+
+CREATE PROCEDURE pg_catalog.pg_task_drain(queue text DEFAULT NULL,
+        timeout interval DEFAULT '1 min', INOUT done bigint DEFAULT NULL,
+        INOUT failed bigint DEFAULT NULL, INOUT remaining bigint DEFAULT NULL)
+    LANGUAGE c AS 'MODULE_PATHNAME', 'pg_task_drain';
+
+COMMENT ON PROCEDURE pg_catalog.pg_task_drain(text, interval, bigint, bigint, bigint) IS
+    'wait until nothing is due any more in a queue, and count its rows; NULL: in any queue';
+
 CREATE FUNCTION pg_catalog.pg_stat_task(
         OUT datname name, OUT queue text, OUT planned bigint, OUT started bigint, OUT done bigint,
         OUT failed bigint, OUT retried bigint, OUT stopped bigint, OUT gone bigint,

@@ -1,6 +1,7 @@
 /*
  * wait.c
- *		pg_task_wait and pg_task_wait_for: wait until tasks have ended.
+ *		pg_task_wait and pg_task_wait_for: wait until tasks have ended.  pg_task_drain: until
+ *		nothing is due.
  *
  * The caller is woken by the commits that end tasks, one of its tasks after the other, and looks at
  * the rows each time, with a snapshot of its own and the rights of the caller.  A lock that a look
@@ -32,9 +33,11 @@
 
 PGDLLEXPORT Datum pg_task_wait(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_wait_for(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_drain(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_wait);
 PG_FUNCTION_INFO_V1(pg_task_wait_for);
+PG_FUNCTION_INFO_V1(pg_task_drain);
 
 /* The most rows that one statement reads. */
 #define LOOK_ROWS 1000
@@ -50,6 +53,9 @@ PG_FUNCTION_INFO_V1(pg_task_wait_for);
  * of its rows if its triggers are disabled, or of rows that the caller does not see any more.
  */
 #define LOOK_MS 60000
+
+/* So often (ms) pg_task_drain looks which tasks it waits for: one may have been put off. */
+#define DRAIN_LOOK_MS 1000
 
 /* The owner of the table may have dropped the check of the column: longer ones are cut. */
 typedef char TaskState[8];
@@ -252,15 +258,14 @@ length_of(const Interval *timeout)
 }
 
 /*
- * Read the arguments into the current memory context.  "longest": the longest timeout, which is the
- * default, in microseconds.
+ * Begin a wait with the timeout in the second argument, in the current memory context.  "longest":
+ * the longest timeout, which is the default, in microseconds.
  */
 static TaskWait
-read_arguments(FunctionCallInfo fcinfo, int64 longest)
+begin_wait(FunctionCallInfo fcinfo, int64 longest)
 {
 	TaskWait wait = {.until = CLOCK_NEVER, .wait_event = COMPAT_WAIT_EVENT("PgTaskWait")};
 	int64 length = longest;
-	ArrayType *array;
 
 	shared_require();
 	if (RecoveryInProgress())
@@ -278,6 +283,16 @@ read_arguments(FunctionCallInfo fcinfo, int64 longest)
 		wait.until.us = clock_mono().us + length;
 	wait.scratch =
 		AllocSetContextCreate(CurrentMemoryContext, "pg_task wait", ALLOCSET_DEFAULT_SIZES);
+	return wait;
+}
+
+/* The same, for the tasks in the first argument. */
+static TaskWait
+read_arguments(FunctionCallInfo fcinfo, int64 longest)
+{
+	TaskWait wait = begin_wait(fcinfo, longest);
+	ArrayType *array;
+
 	if (PG_ARGISNULL(0))
 		return wait;
 	array = DatumGetArrayTypePCopy(PG_GETARG_DATUM(0));
@@ -324,6 +339,18 @@ pg_task_wait(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
+/* A procedure that commits begins: connect to SPI. */
+static void
+begin_procedure(FunctionCallInfo fcinfo, const char *name)
+{
+	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
+		((CallContext *) fcinfo->context)->atomic)
+		ereport(ERROR, (errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+						errmsg("%s cannot run inside a transaction block", name),
+						errhint("CALL it outside of one, or use the function pg_task_wait.")));
+	SPI_connect_ext(SPI_OPT_NONATOMIC);
+}
+
 /*
  * pg_task_wait_for(ids, timeout): a procedure that waits until all these tasks have ended, and
  * holds no snapshot and no lock meanwhile.
@@ -333,12 +360,7 @@ pg_task_wait_for(PG_FUNCTION_ARGS)
 {
 	TaskWait wait;
 
-	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
-		((CallContext *) fcinfo->context)->atomic)
-		ereport(ERROR, (errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
-						errmsg("pg_task_wait_for cannot run inside a transaction block"),
-						errhint("CALL it outside of one, or use the function pg_task_wait.")));
-	SPI_connect_ext(SPI_OPT_NONATOMIC);
+	begin_procedure(fcinfo, "pg_task_wait_for");
 	wait = read_arguments(fcinfo, PG_INT64_MAX);
 	SPI_commit();
 	wait_for_end(&wait, true);
@@ -348,4 +370,71 @@ pg_task_wait_for(PG_FUNCTION_ARGS)
 								wait.count - wait.ended, wait.count)));
 	SPI_finish();
 	PG_RETURN_VOID();
+}
+
+/* ---- until nothing is due ---- */
+
+/* The columns of pg_task_remaining. */
+#define REMAINING_IDS 1
+#define REMAINING_COUNTS 4
+
+/*
+ * Wait for the tasks that remain in a queue (NULL: in any) when the procedure was called "since",
+ * up to LOOK_ROWS of them.  Set the counts, and commit.
+ */
+static void
+find_remaining(TaskWait *wait, text *queue, TimestampTz since, Datum *counts)
+{
+	Oid types[] = {TEXTOID, TIMESTAMPTZOID};
+	Datum values[] = {PointerGetDatum(queue), TimestampTzGetDatum(since)};
+	ArrayType *ids;
+	bool isnull;
+	int i;
+
+	if (SPI_execute_with_args("SELECT * FROM pg_catalog.pg_task_remaining($1, $2)", 2, types,
+							  values, queue ? NULL : "n ", false, 0) != SPI_OK_SELECT ||
+		SPI_processed != 1)
+		elog(ERROR, "could not read which tasks remain");
+	for (i = REMAINING_IDS; i < REMAINING_COUNTS; i++)
+		counts[i - REMAINING_IDS] =
+			SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, i + 1, &isnull);
+	ids = DatumGetArrayTypeP(
+		SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, REMAINING_IDS, &isnull));
+	wait->ended = 0;
+	wait->count = Min(ArrayGetNItems(ARR_NDIM(ids), ARR_DIMS(ids)), LOOK_ROWS);
+	memcpy(wait->ids, ARR_DATA_PTR(ids), wait->count * sizeof(int64));
+	SPI_freetuptable(SPI_tuptable);
+	SPI_commit();
+}
+
+/*
+ * pg_task_drain(queue, timeout): a procedure that waits until no task of a queue is due that the
+ * caller sees, and returns how many rows are DONE, have failed, and are due when the time is over.
+ */
+Datum
+pg_task_drain(PG_FUNCTION_ARGS)
+{
+	TimestampTz since = GetCurrentTimestamp();
+	Datum counts[REMAINING_COUNTS - REMAINING_IDS];
+	bool isnull[lengthof(counts)] = {false};
+	text *queue;
+	TaskWait wait;
+	MonoTime until;
+
+	begin_procedure(fcinfo, "pg_task_drain");
+	wait = begin_wait(fcinfo, PG_INT64_MAX);
+	until = wait.until;
+	queue = PG_ARGISNULL(0) ? NULL : PG_GETARG_TEXT_P_COPY(0);
+	wait.ids = palloc(LOOK_ROWS * sizeof(int64));
+	wait.states = palloc(LOOK_ROWS * sizeof(TaskState));
+	find_remaining(&wait, queue, since, counts);
+	while (wait.count > 0 && clock_is_before(clock_mono(), until))
+	{
+		wait.until = clock_min(until, clock_plus_ms(clock_mono(), DRAIN_LOOK_MS));
+		wait_for_end(&wait, true);
+		find_remaining(&wait, queue, since, counts);
+	}
+	SPI_finish();
+	PG_RETURN_DATUM(HeapTupleGetDatum(
+		heap_form_tuple(result_row_desc(fcinfo, lengthof(counts)), counts, isnull)));
 }

@@ -1,4 +1,4 @@
-# The examples of docs/queues.md and docs/workflows.md: each block of SQL is run, in order, and what
+# The examples of docs/queues.md, docs/workflows.md and docs/testing.md: each block of SQL is run, in order, and what
 # it promises is checked.  A TAP test because tasks run, and because a table is partitioned while
 # they do.
 #
@@ -490,7 +490,31 @@ sub run_manual
 	is_deeply([ keys %check ], [], "$file: each heading was there");
 }
 
+my %check_testing = (
+	'A server for tests' => sub {
+		is_sql('SHOW pg_task.delay', '0', 'it is set');
+	},
+	'Until all is done' => sub {
+		is_sql(q{SELECT * FROM pg_task_remaining('shop', now())}, '{}|1|1|0', 'as the manual says');
+	},
+	'Time' => sub {
+		is_sql(q{SELECT string_agg(state || (dt > now()), ', ' ORDER BY id) FROM task
+			WHERE key = 'nightly'}, 'DONEfalse, PLANtrue', 'it has run, and is planned');
+	},
+	'Tests that roll back' => sub {
+		is(error_of('postgres', 'SELECT run_tasks()', db => $db) =~ /session of the application/, 1,
+			'no superuser runs tasks so');
+		is_sql(q{SET SESSION AUTHORIZATION shop; BEGIN;
+			SET pg_task.meta = '{"a": 1}'; INSERT INTO task (request, dt) VALUES
+			('INSERT INTO task (request) VALUES (''CREATE TEMP TABLE seen AS
+				SELECT current_setting(''''pg_task.meta'''')'')', now()), ('SELECT 1/0', 'infinity');
+			SET LOCAL pg_task.meta = ''; SELECT run_tasks();
+			SELECT count(*) FROM task; TABLE seen}, qq(2\n1\n{"a": 1}), 'what is due has run, with its labels');
+	},
+	'Between two tests' => sub { is_sql('SELECT count(*) FROM task', 0, 'nothing is left') });
+
 run_manual('workflows.md', 'workflows', %check_workflows);
+run_manual('testing.md', 'testing', %check_testing);
 run_manual('queues.md', 'postgres', %check_queues);
 
 done_testing();

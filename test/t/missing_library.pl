@@ -238,7 +238,8 @@ subtest 'the library is not preloaded' => sub {
 		'an INSERT has the labels of the session');
 	is(sqlstate_of('postgres', q{SET pg_task.meta = 'no JSON';
 		INSERT INTO task (request) VALUES ('SELECT 1')}), '22P02', '... or is refused');
-	for my $call (q{SELECT pg_task_wait('{1}')}, q{CALL pg_task_wait_for('{1}')})
+	for my $call (q{SELECT pg_task_wait('{1}')}, q{CALL pg_task_wait_for('{1}')},
+		'CALL pg_task_drain()')
 	{
 		like(error_of('app', $call), qr/pg_task is not running on this server\nHINT:  Add pg_task to/,
 			"$call by anybody");
