@@ -1,4 +1,4 @@
-# The examples of docs/queues.md, docs/workflows.md and docs/testing.md: each block of SQL is run, in order, and what
+# The examples of docs/queues.md, workflows.md, testing.md and admin-pages.md: each block of SQL is run, in order, and what
 # it promises is checked.  A TAP test because tasks run, and because a table is partitioned while
 # they do.
 #
@@ -513,7 +513,54 @@ my %check_testing = (
 	},
 	'Between two tests' => sub { is_sql('SELECT count(*) FROM task', 0, 'nothing is left') });
 
+# The indexes in which a query of a role looks for what its conditions say.
+sub plan_of
+{
+	my ($role, $query) = @_;
+	my $plan = sql_in($db, "SET enable_seqscan = off; SET ROLE $role; EXPLAIN (COSTS off) $query");
+
+	return join ' ', $plan =~ /(task_\w+)(?: on task)?\n +Index Cond/g;
+}
+
+# Who may use which index: each query of the manual, by the roles and by one under row security.
+sub check_pages
+{
+	my @queries = map { split /\n\n/, $_->{sql} }
+	  grep { $_->{heading} eq 'Pages' } blocks_of('admin-pages.md', $db);
+	my @expected = (('task_pkey') x 2, ('task_queue_id_idx') x 2, ('task_stop_id_idx') x 2,
+		'task_meta_idx', '', 'task_to_tsvector_idx', '', 'task_left_idx', '');
+
+	sql_in($db, q{CREATE ROLE keeper; GRANT keeper TO shopkeeper;
+		GRANT SELECT, INSERT ON task TO keeper;
+		INSERT INTO task (role, queue, meta, request) SELECT 'keeper',
+			CASE WHEN n % 100 = 0 THEN 'mail' ELSE 'other' END,
+			CASE WHEN n % 100 = 0 THEN '{"tenant": "acme"}' ELSE '{"tenant": "x"}' END::jsonb,
+			CASE WHEN n % 100 = 0 THEN 'SELECT 1 / 0 AS send_mail'
+				ELSE 'SELECT ' || repeat('x', n) END FROM generate_series(1, 1000) AS n});
+	wait_for_end('true');
+	sql_in($db, 'VACUUM ANALYZE task');
+	for my $i (0 .. $#queries)
+	{
+		is(plan_of($_, $queries[$i]), $expected[ 2 * $i ], "$_: query $i") for qw(support viewer);
+		is(plan_of('keeper', $queries[$i]), $expected[ 2 * $i + 1 ], "under row security: query $i");
+	}
+	is(scalar @queries, 6, 'all queries');
+	# what the runs have written into the indexes
+	is_sql(q{SET enable_seqscan = off; SET ROLE viewer; SELECT
+		(SELECT count(*) FROM task WHERE meta @> '{"tenant": "acme"}' AND state = 'FAIL'),
+		(SELECT count(*) FROM task WHERE to_tsvector('simple', request)
+			@@ plainto_tsquery('simple', 'send_mail') AND state = 'FAIL')}, '10|10',
+		'each is found by its labels and its words');
+	return;
+}
+
+my %check_pages = ('Pages' => \&check_pages);
+
 run_manual('workflows.md', 'workflows', %check_workflows);
+sql('CREATE ROLE shopkeeper');
+sql('CREATE DATABASE pages OWNER shopkeeper');
+$made{pages} = 1;
+run_manual('admin-pages.md', 'pages', %check_pages);
 run_manual('testing.md', 'testing', %check_testing);
 run_manual('queues.md', 'postgres', %check_queues);
 
