@@ -211,7 +211,8 @@ COMMENT ON FUNCTION pg_catalog.pg_task_flow() IS
 CREATE FUNCTION pg_catalog.pg_task_result(id bigint) RETURNS jsonb
     LANGUAGE pg_task_report STABLE STRICT PARALLEL RESTRICTED
     SET search_path = pg_catalog, pg_temp AS $$
-SELECT CASE WHEN coalesce(t.format = 'json', pg_task_returns_json(t.role, t.role_id))
+SELECT CASE WHEN t.lease IS NOT NULL
+                 OR coalesce(t.format = 'json', pg_task_returns_json(t.role, t.role_id))
             THEN t.response::jsonb ELSE to_jsonb(t.response) END
   FROM {rows} AS t WHERE t.id = $1 AND t.state = 'DONE' AND t.response IS NOT NULL LIMIT 1
 $$;
@@ -343,7 +344,7 @@ CREATE FUNCTION pg_catalog.pg_task_facts(id bigint, attempt integer, start times
         OUT serves boolean, OUT prepared boolean, OUT idle boolean, OUT place boolean, OUT of_role integer,
         OUT role_limit integer, OUT of_database integer, OUT database_limit integer,
         OUT busy integer, OUT executors integer, OUT bound_role text,
-        OUT failing boolean)
+        OUT failing boolean, OUT taker text, OUT takers integer)
     LANGUAGE c VOLATILE STRICT AS 'MODULE_PATHNAME', 'pg_task_facts';
 
 COMMENT ON FUNCTION pg_catalog.pg_task_facts(bigint, integer, timestamptz, text, integer, name,
@@ -358,6 +359,8 @@ SELECT CASE
        WHEN t.state IN ('PLAN', 'WORK') AND f.pid IS NULL AND f.away THEN
            'it is held back, because its table comes from another database or server:'
            ' see pg_task_release'
+       WHEN t.state = 'WORK' AND f.begun AND t.lease IS NOT NULL THEN
+           format('it was taken at %s by the session with pid %s', t.start, f.pid)
        WHEN t.state = 'WORK' AND f.begun THEN
            concat('it runs since ', t.start, ' in pid ', f.pid,
                (SELECT ', and waits for a lock of ' || CASE b.pid WHEN 0 THEN
@@ -479,7 +482,7 @@ SELECT CASE
              HAVING count(*) > 0)), ''),
            'nothing keeps it: it is about to start') END
   FROM (SELECT r.id, r.state, r.dt, r.start, r.stop, r.queue, r.max, r.priority, r.role, r.role_id,
-               r.attempt, r.failed, r.crashed, r.delay, r.backoff, r.cron, r.waits, r.tableoid AS relid,
+               r.attempt, r.failed, r.crashed, r.lease, r.delay, r.backoff, r.cron, r.waits, r.tableoid AS relid,
                r.xmin AS writer, r.xmax AS locker,
                coalesce(', after: ' || r.error || ' (' || coalesce(r.sqlstate, '') || ')', '')
                    AS ended
@@ -500,7 +503,10 @@ SELECT CASE
                                                f.rate, f.per) END AS rate,
               CASE WHEN t.max < 0 THEN format('the pause of its queue: %s between two starts',
                   interval '1 ms' * - t.max::float8) END AS pause,
-              CASE WHEN f.idle THEN NULL
+              CASE WHEN f.takers = 0 THEN
+                       format('no session waits that may take it: members of role "%s" may, by'
+                              ' pg_task_take', f.taker)
+                   WHEN f.idle OR f.takers > 0 THEN NULL
                    WHEN f.of_role >= f.role_limit THEN
                        format('role "%s" has %s of %s executors, all busy', f.bound_role, f.of_role,
                               f.role_limit)
@@ -884,7 +890,8 @@ SELECT CASE WHEN $1 THEN coalesce(jsonb_object_agg(r.step, r.value ORDER BY r.n)
                                   FILTER (WHERE r.step IS NOT NULL), '{}')
             ELSE coalesce(jsonb_agg(r.value ORDER BY r.n), '[]') END
   FROM (SELECT a.n, t.step, CASE WHEN t.state = 'DONE' AND t.response IS NOT NULL THEN
-               CASE WHEN coalesce(t.format = 'json', pg_task_returns_json(t.role, t.role_id))
+               CASE WHEN t.lease IS NOT NULL
+                         OR coalesce(t.format = 'json', pg_task_returns_json(t.role, t.role_id))
                     THEN t.response::jsonb ELSE to_jsonb(t.response) END END AS value
           FROM {rows} AS w CROSS JOIN unnest(w.after) WITH ORDINALITY AS a (id, n)
           LEFT JOIN LATERAL (SELECT * FROM {rows} AS s WHERE s.id = a.id
@@ -1063,6 +1070,60 @@ REVOKE EXECUTE ON FUNCTION pg_catalog.pg_stat_task_reset(name, text) FROM PUBLIC
 COMMENT ON FUNCTION pg_catalog.pg_stat_task_reset(name, text) IS
     'forget the figures of pg_stat_task, of a database and a queue; NULL: of all';
 
+CREATE FUNCTION pg_catalog.pg_task_take(queues text[] DEFAULT NULL, n integer DEFAULT 1,
+        wait integer DEFAULT 0, lease integer DEFAULT NULL, names text[] DEFAULT NULL,
+        OUT handle text, OUT id bigint, OUT attempt integer, OUT failed integer,
+        OUT retries integer, OUT queue text, OUT key text, OUT flow text, OUT step text,
+        OUT request text, OUT input jsonb, OUT meta jsonb, OUT dt timestamptz,
+        OUT timeout integer, OUT deadline timestamptz)
+    RETURNS SETOF record
+    LANGUAGE c VOLATILE ROWS 10 AS 'MODULE_PATHNAME', 'pg_task_take';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_take(text[], integer, integer, integer, text[]) IS
+    'take tasks, or wait for some: times in milliseconds';
+
+CREATE FUNCTION pg_catalog.pg_task_finish(handle text, result jsonb DEFAULT NULL) RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pg_task_finish';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_finish(text, jsonb) IS
+    'a task that was taken is DONE, with this transaction';
+
+CREATE FUNCTION pg_catalog.pg_task_finish_all(handles text[], results jsonb DEFAULT NULL)
+    RETURNS void
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pg_task_finish_all';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_finish_all(text[], jsonb) IS
+    'tasks that were taken are DONE, with this transaction; the results are a list';
+
+CREATE FUNCTION pg_catalog.pg_task_fail(handle text, error text, detail text DEFAULT NULL,
+        sqlstate text DEFAULT 'P0001', final boolean DEFAULT false, again integer DEFAULT NULL)
+    RETURNS text
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pg_task_fail';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_fail(text, text, text, text, boolean, integer) IS
+    'a task that was taken has failed: its state now; NULL: it is not held any more';
+
+CREATE FUNCTION pg_catalog.pg_task_give_back(handle text, at timestamptz DEFAULT now(),
+                                             input jsonb DEFAULT NULL) RETURNS boolean
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pg_task_give_back';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_give_back(text, timestamptz, jsonb) IS
+    'a task that was taken waits again, until this time; false: it is not held any more';
+
+CREATE FUNCTION pg_catalog.pg_task_alive(handles text[], lease integer DEFAULT NULL) RETURNS text[]
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pg_task_alive';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_alive(text[], integer) IS
+    'begin the leases of these tasks anew; returns those that go on, and work on others is to stop';
+
+CREATE FUNCTION pg_catalog.pg_task_takers(OUT pid integer, OUT role name, OUT queues text[],
+        OUT since timestamptz, OUT id bigint, OUT deadline timestamptz)
+    RETURNS SETOF record
+    LANGUAGE c VOLATILE ROWS 10 AS 'MODULE_PATHNAME', 'pg_task_takers';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_takers() IS
+    'the sessions that wait for tasks in this database, and the tasks that are held';
+
 CREATE FUNCTION pg_catalog.pg_task_release() RETURNS boolean
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pg_task_release';
 
@@ -1171,17 +1232,21 @@ WITH wanted_table (what, storage, comment) AS (VALUES
      'Steps of the same flow, inserted before, that it waits for: they become after'),
     (37, 'task', 'meta', 'jsonb',
      'Labels, at first pg_task.meta; what a task inserts has those of the task'),
-    (38, 'task', 'start', 'timestamptz', 'When the run began'),
-    (39, 'task', 'stop', 'timestamptz', 'When the run ended, or the task was given up or stopped'),
-    (40, 'task', 'pid', 'int', 'The process that runs or ran it'),
-    (41, 'task', 'attempt', 'int DEFAULT 0 NOT NULL', 'How many times it was started'),
-    (42, 'task', 'state', 'text DEFAULT ''PLAN'' NOT NULL',
+    (38, 'task', 'lost', 'int', 'How many runs were lost by who had taken the task; NULL: none'),
+    (39, 'task', 'start', 'timestamptz', 'When the run began'),
+    (40, 'task', 'stop', 'timestamptz', 'When the run ended, or the task was given up or stopped'),
+    (41, 'task', 'pid', 'int', 'The process that runs or ran it'),
+    (42, 'task', 'attempt', 'int DEFAULT 0 NOT NULL', 'How many times it was started'),
+    (43, 'task', 'state', 'text DEFAULT ''PLAN'' NOT NULL',
      'PLAN waits, WORK runs, DONE, FAIL failed for good, STOP stopped by a user, GONE expired '
      'before it started; set PLAN to run it again, STOP to stop it'),
-    (43, 'task', 'response', 'text', 'What the request returned, or its complete error'),
-    (44, 'task', 'error', 'text', 'Message of the last failure'),
-    (45, 'task', 'sqlstate', 'text', 'Code of the last failure, to group by'),
-    (46, 'task', 'notice', 'text', 'Messages that the request raised, other than errors'),
+    (44, 'task', 'response', 'text', 'What the request returned, or its complete error'),
+    (45, 'task', 'error', 'text', 'Message of the last failure'),
+    (46, 'task', 'sqlstate', 'text', 'Code of the last failure, to group by'),
+    (47, 'task', 'notice', 'text', 'Messages that the request raised, other than errors'),
+    (48, 'task', 'lease', 'int',
+     'The run was taken, for so many milliseconds at a time, 0: for the time of a session; NULL: an '
+     'executor runs it'),
     (1, 'queue', 'queue', 'text NOT NULL',
      'Name of a queue, or a pattern of LIKE; a column that is NULL is that of the next pattern'),
     (2, 'queue', 'paused', 'boolean', 'true: no task of the queue starts'),
@@ -1202,7 +1267,9 @@ WITH wanted_table (what, storage, comment) AS (VALUES
      'At most this many short tasks of the queue share a transaction; NULL: pg_task.batch'),
     (16, 'queue', 'total', 'int',
      'At most this many tasks of all queues that have it from this pattern run at once; -1: no limit'),
-    (17, 'queue', 'comment', 'text', 'Yours'),
+    (17, 'queue', 'taker', 'name',
+     'Sessions of members of this role take the tasks of the queue; empty: executors run them'),
+    (18, 'queue', 'comment', 'text', 'Yours'),
     (1, 'rate', 'queue', 'text', NULL),
     (2, 'rate', 'until', 'timestamptz NOT NULL', NULL),
     (3, 'rate', 'image', 'bytea NOT NULL', NULL)

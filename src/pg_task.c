@@ -25,7 +25,9 @@
 #include "executor/cleanup.h"
 #include "executor/request.h"
 #include "session/commands.h"
+#include "session/held.h"
 #include "session/pending.h"
+#include "session/take.h"
 #include "session/trigger_row.h"
 #include "settings.h"
 #include "shared/crash.h"
@@ -85,6 +87,8 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 		running_level_ended(1, event != XACT_EVENT_ABORT);
 	pending_transaction_ended(event);
 	commands_transaction_ended(event);
+	held_transaction_ended(event);
+	take_transaction_ended(event);
 	waiters_transaction_ended(event);
 }
 
@@ -92,8 +96,14 @@ static void
 subtransaction_ended(SubXactEvent event, SubTransactionId mine pg_attribute_unused(),
 					 SubTransactionId parent pg_attribute_unused(), void *arg pg_attribute_unused())
 {
-	if (event == SUBXACT_EVENT_COMMIT_SUB || event == SUBXACT_EVENT_ABORT_SUB)
-		running_level_ended(GetCurrentTransactionNestLevel(), event == SUBXACT_EVENT_COMMIT_SUB);
+	bool committed = event == SUBXACT_EVENT_COMMIT_SUB;
+
+	if (!committed && event != SUBXACT_EVENT_ABORT_SUB)
+		return;
+	running_level_ended(GetCurrentTransactionNestLevel(), committed);
+	held_level_ended(GetCurrentTransactionNestLevel(), committed);
+	if (!committed)
+		take_transaction_ended(XACT_EVENT_ABORT);
 }
 
 static void
@@ -117,9 +127,16 @@ process_command(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 				ProcessUtilityContext context, ParamListInfo params, QueryEnvironment *environment,
 				DestReceiver *destination, QueryCompletion *completion)
 {
-	cleanup_note_command(pstmt->utilityStmt);
+	Node *statement = pstmt->utilityStmt;
+	bool discards =
+		IsA(statement, DiscardStmt) && ((DiscardStmt *) statement)->target == DISCARD_ALL;
+
+	cleanup_note_command(statement);
 	commands_process(next_hook.utility ? next_hook.utility : standard_ProcessUtility, pstmt, query,
 					 read_only_tree, context, params, environment, destination, completion);
+	/* a pooler says so when a client is gone */
+	if (discards)
+		take_session_ended();
 }
 
 static void

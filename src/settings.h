@@ -69,7 +69,11 @@ typedef struct SettingsValues
 	int response_limit; /* bytes */
 	int timeout;		/* milliseconds, 0: no limit */
 	int max_crashes;
-	int stat_max;		  /* entries of pg_stat_task */
+	int stat_max;	/* entries of pg_stat_task */
+	int max_takers; /* sessions that wait for tasks at once */
+	int max_taken;	/* runs that sessions and programs hold at once */
+	int max_lost;
+	int lease;			  /* milliseconds */
 	bool owner_code;	  /* of the table: it may run for all tasks; only a scheduler reads it */
 	int aging;			  /* milliseconds; 0: off */
 	int log;			  /* a SettingsLog */

@@ -36,8 +36,7 @@
 static TaskTable *table = NULL;
 
 /*
- * Lock the table, so that its definition cannot change until the end of the transaction.  If it may
- * have changed before that, read its description and lock it again.
+ * Lock the table, so that its definition cannot change until the end of the transaction.
  *
  * If the table has become unusable, or has code of its owner's that must not run in this process,
  * an error ends the run.  The run has failed if it made that change itself, or if the request has
@@ -47,23 +46,8 @@ static TaskTable *table = NULL;
 static void
 lock_table(const SharedTask *task, bool committed, LOCKMODE mode)
 {
-	for (;;)
-	{
-		if (table && table->relid == task->relid)
-		{
-			table_lock(table, mode);
-			if (!watch_changed())
-				break;
-		}
-		CHECK_FOR_INTERRUPTS();
-		statement_forget_plans();
-		if (table)
-			MemoryContextDelete(table->context);
-		table = NULL; /* also if the next line raises an error */
-		table = table_find(task->relid, TopMemoryContext);
-		if (table == NULL)
-			ereport(ERROR, (errcode(ERRCODE_UNDEFINED_TABLE), errmsg("the task table is gone")));
-	}
+	if (!statement_lock_table(&table, task->relid, mode))
+		ereport(ERROR, (errcode(ERRCODE_UNDEFINED_TABLE), errmsg("the task table is gone")));
 	if (table->whole && (table->code == NULL || task->trusted))
 		return;
 	if (watch_changed_here())

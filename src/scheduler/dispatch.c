@@ -132,10 +132,13 @@ is_trusted(Oid role)
 	return Settings.owner_code || role == MyScheduler->table->owner || superuser_arg(role);
 }
 
-/* Choose the first task of the group, which order_next returned, for this executor. */
+/*
+ * Choose the first task of the group, which order_next returned, for this executor; NULL: for this
+ * session.
+ */
 static void
 choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecutor *executor,
-			bool isolated)
+			const Taker *taker, bool isolated)
 {
 	QueueState *queue = group->queue;
 	const QueueRule *rule = queue_rule(queue);
@@ -145,21 +148,27 @@ choose_task(DispatchRound *round, QueueGroup *group, const Role *role, PoolExecu
 	Assert(round->count < DISPATCH_MAX);
 	*entry = (DispatchEntry){
 		.candidate = {.group = &group->key,
-					  .pid = executor->pid,
+					  .pid = executor ? executor->pid : taker->pid,
+					  .lease = executor ? -1 : taker->lease,
 					  .active = active >= 0 ? active : role->settings.active,
 					  .missed = role->settings.missed,
 					  .isolated = isolated,
 					  .first_run = rule->strict},
 		.group = group,
 		.executor = executor,
-		.generation = executor->generation,
+		.generation = executor ? executor->generation : 0,
 		.strict = rule->strict,
 		.trusted = is_trusted(role->oid),
 		.start.turn_before = queue->turn,
 	};
+	if (taker)
+		entry->taker = *taker;
 	entry->start.number = rates_add(&queue->claims, round->now.mono);
 	/* nothing fails from here on */
-	pool_reserve(executor, queue, isolated);
+	if (executor)
+		pool_reserve(executor, queue, isolated);
+	else
+		handout_reserve(taker, queue);
 	round->count++;
 	round->strict |= entry->strict;
 	if (entry->strict)
@@ -252,13 +261,41 @@ try_task(DispatchRound *round, QueueGroup *group, Role *role)
 	if (executor == NULL)
 		demand_block(round, group, role);
 	else if (!isolated || scan_acquire_suspect())
-		choose_task(round, group, role, executor, isolated);
+		choose_task(round, group, role, executor, NULL, isolated);
 	else if (queue_rule(group->queue)->strict)
 		strict_hold(group->queue, round->now.mono);
 	else
 	{
 		skip_task(group, round->now);
 		round->dropped = true;
+	}
+}
+
+/*
+ * The first task of this group is next, and sessions take the tasks of its queue: choose it if one
+ * waits for it.  What it does there cannot crash the server, so a suspect is not isolated.
+ */
+static void
+try_taker(DispatchRound *round, QueueGroup *group, const Role *role)
+{
+	Taker taker;
+
+	switch (handout_find(group, &taker))
+	{
+		case TAKER_FOUND:
+			choose_task(round, group, role, NULL, &taker,
+						scan_is_suspect(group->places[group->next].id));
+			break;
+		case TAKER_NONE:
+			order_await_taker(group->role);
+			break;
+		case TAKER_OTHER_QUEUE:
+			order_skip(group);
+			break;
+		case TAKER_OTHER_NAME:
+			skip_task(group, round->now);
+			round->dropped = true;
+			break;
 	}
 }
 
@@ -306,9 +343,14 @@ consider_group(DispatchRound *round, QueueGroup *group)
 		round->dropped = true;
 		return;
 	}
-	role = roles_check(MyScheduler->table->owner, group->key.role, group->key.role_id);
+	if (queue_rule(group->queue)->taker > 0)
+		role = roles_of_taken(group->key.role, group->key.role_id);
+	else
+		role = roles_check(MyScheduler->table->owner, group->key.role, group->key.role_id);
 	if (!role.settled)
 		leave_to_binding(round, group);
+	else if (group->role->taker > 0)
+		try_taker(round, group, &role);
 	else if (role.error)
 		fail_group(round, group, &role);
 	else
@@ -352,11 +394,12 @@ put_back(const DispatchEntry *entry, bool hint)
 }
 
 /*
- * Rules of queues have been changed since they were read.  A row may have been chosen that was
- * inserted after a commit that keeps it from starting: read the rules again, and put back the tasks
- * of queues whose rule is another one now; they are chosen by that.  If the rules cannot be read
- * yet, all are put back, but not in two rounds in a row, so that tasks start however often rules
- * change.  Called in the transaction that claims; the rules are read in another one.
+ * Rules of queues have been changed since they were read, or roles that they name.  A row may have
+ * been chosen that was inserted after a commit that keeps it from starting: read the rules again,
+ * and put back the tasks of queues whose rule is another one now; they are chosen by that.  If the
+ * rules cannot be read yet, all are put back, but not in two rounds in a row, so that tasks start
+ * however often rules change.  Called in the transaction that claims; the rules are read in another
+ * one.
  */
 static void
 check_rules(DispatchRound *round)
@@ -513,7 +556,7 @@ make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *tas
 
 	task->run = claim->run;
 	task->isolated = entry->candidate.isolated;
-	task->role = entry->executor->role;
+	task->role = roles_bound(claim->role, claim->role_id);
 	task->relid = MyScheduler->table->relid;
 	strlcpy(task->role_name, entry->group->key.role, NAMEDATALEN);
 	task->planned = claim->planned;
@@ -532,7 +575,8 @@ make_shared_task(const Claim *claim, const DispatchEntry *entry, SharedTask *tas
 		task->format = settings_format(claim->format);
 	strlcpy(task->queue, queue, sizeof(task->queue));
 	strlcpy(task->flow, claim->flow ? claim->flow : "", sizeof(task->flow));
-	/* the request, its input and its labels, if there is room for all */
+	/* the request, its input and its labels, if there is room for all; who takes it reads the row
+	 */
 	task->request_len = -1;
 	task->input_len = task->meta_len = 0;
 	if (claim->request == NULL || length + input + meta > SHARED_REQUEST)
@@ -567,9 +611,11 @@ assign_entries(DispatchRound *round)
 			history_hint(claim->keep, round->now.mono);
 		/* before anything can fail: from here on the pool counts it, or it does not count */
 		round->done++;
-		if (claim)
+		if (claim && entry->executor)
 			pool_assign(entry->executor, entry->generation, entry->group->queue, entry->start,
 						&task);
+		else if (claim)
+			handout_give(&entry->taker, entry->group->queue, entry->start, claim, &task);
 		else
 		{
 			rates_undo(&entry->group->queue->claims, entry->start.number);
@@ -582,14 +628,15 @@ assign_entries(DispatchRound *round)
 
 /*
  * The round has ended, perhaps with an error: the right to start a suspect is released, too.  Its
- * entries are forgotten, because their groups may be.
+ * entries are forgotten, because their groups may be.  "complete": there is nothing more to start.
  */
 static void
-end_round(DispatchRound *round)
+end_round(DispatchRound *round, bool complete)
 {
 	if (MyScheduler->slot->isolated)
 		arbiter_release_isolated(MyScheduler->slot);
 	pool_end_round();
+	handout_end_round(complete && !scan_is_open());
 	if (round->strict)
 		strict_end_round(round);
 	round->done = round->count = 0;
@@ -608,12 +655,17 @@ dispatch_round(DispatchRound *round, ClockNow now)
 	if (changes != changes_seen)
 		role_line_recall();
 	changes_seen = changes;
+	handout_begin_round();
 	if (!groups_advance(now))
+	{
+		handout_end_round(!scan_is_open());
 		return false;
+	}
 	round->limit = refused_limit(REFUSED_CLAIM, DISPATCH_MAX);
 	work_begin("claiming tasks");
 	choose_tasks(round);
-	if (round->count > 0 && shared_scheduler_has_events(MyScheduler->slot, SHARED_QUEUES))
+	if (round->count > 0 && (shared_scheduler_has_events(MyScheduler->slot, SHARED_QUEUES) ||
+							 rules_reader_roles_changed()))
 		check_rules(round);
 	if (round->count > 0)
 		claim_entries(round);
@@ -622,7 +674,7 @@ dispatch_round(DispatchRound *round, ClockNow now)
 	count_from_now(round);
 	assign_entries(round);
 	again = round->dropped || round->count > 0;
-	end_round(round);
+	end_round(round, round->count + round->failed < round->limit);
 	return again;
 }
 
@@ -670,7 +722,7 @@ dispatch_failed(const BatchFailure *failure)
 
 	for (i = last_round.count - 1; i >= last_round.done; i--)
 		put_back(&last_round.entries[i], !last_round.entries[i].strict);
-	end_round(&last_round);
+	end_round(&last_round, false);
 	if (failure->sqlstate != ERRCODE_TABLE_CHANGED)
 		demand_publish(NULL);
 }

@@ -224,8 +224,8 @@ groups_clear(void)
 }
 
 /*
- * Before a round: if rules have changed so that queues have another limit together, forget the
- * groups that are in the order by another one.  A scan finds them again.
+ * Before a round: if rules have changed so that queues have another limit together, or another
+ * taker, forget the groups that are in the order by another one.  A scan finds them again.
  */
 static void
 follow_limits(void)
@@ -238,7 +238,8 @@ follow_limits(void)
 	{
 		QueueGroup *group = dlist_container(QueueGroup, node, iter.cur);
 
-		if (group->role->limit == queue_limit(group->queue))
+		if (group->role->limit == queue_limit(group->queue) &&
+			group->role->taker == queue_rule(group->queue)->taker)
 			continue;
 		forget_group(group);
 		groups.lacking = true;
@@ -254,7 +255,8 @@ static QueueGroup *
 add_group(const TaskGroup *key)
 {
 	QueueState *queue = queue_find_or_add(key->queue);
-	GroupRole *role = order_find_or_add_role(key->role, queue_limit(queue));
+	GroupRole *role =
+		order_find_or_add_role(key->role, queue_limit(queue), queue_rule(queue)->taker);
 	QueueGroup *volatile added = NULL;
 	QueueGroup *group;
 

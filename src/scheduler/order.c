@@ -47,7 +47,8 @@ typedef struct RoleEntry
 static uint32
 hash_role(const GroupRole *role)
 {
-	return name_hash(role->name) ^ (role->limit ? name_hash(role->limit->pattern) : 0);
+	return name_hash(role->name) ^ (role->limit ? name_hash(role->limit->pattern) : 0) ^
+		   (uint32) role->taker;
 }
 
 #define SH_PREFIX roletable
@@ -55,7 +56,8 @@ hash_role(const GroupRole *role)
 #define SH_KEY_TYPE GroupRole *
 #define SH_KEY role
 #define SH_HASH_KEY(tb, key) hash_role(key)
-#define SH_EQUAL(tb, a, b) ((a)->limit == (b)->limit && strcmp((a)->name, (b)->name) == 0)
+#define SH_EQUAL(tb, a, b) \
+	((a)->limit == (b)->limit && (a)->taker == (b)->taker && strcmp((a)->name, (b)->name) == 0)
 #define SH_STORE_HASH
 #define SH_GET_HASH(tb, entry) (entry)->hash
 #define SH_SCOPE static inline
@@ -214,13 +216,13 @@ order_create(MemoryContext context, int64 aging)
 /* ---- roles, and the first groups of queues ---- */
 
 /*
- * Return the role with this name, of queues with this limit.  It is added if it is not known, and
- * released again if no group of it is added.
+ * Return the role with this name, of queues with this limit and taker.  It is added if it is not
+ * known, and released again if no group of it is added.
  */
 GroupRole *
-order_find_or_add_role(const char *name, QueueLimit *limit)
+order_find_or_add_role(const char *name, QueueLimit *limit, int64 taker)
 {
-	GroupRole key = {.name = unconstify(char *, name), .limit = limit};
+	GroupRole key = {.name = unconstify(char *, name), .limit = limit, .taker = taker};
 	RoleEntry *entry = roletable_lookup(order.table, &key);
 	GroupRole *role;
 
@@ -230,6 +232,7 @@ order_find_or_add_role(const char *name, QueueLimit *limit)
 	role = MemoryContextAllocZero(order.context, sizeof(GroupRole));
 	role->name = (char *) name;
 	role->limit = limit;
+	role->taker = taker;
 	role->groups.ph_compare = compare_ready;
 	dlist_init(&role->with_behind);
 	dlist_init(&role->yielded);
@@ -548,6 +551,29 @@ order_end_skip(GroupRole *role)
 	while (!dlist_is_empty(&role->yielded))
 	{
 		add_due(dlist_head_element(QueueGroup, listed, &role->yielded));
+	}
+}
+
+/* No session waits that may take tasks of this role: it stays skipped until one does. */
+void
+order_await_taker(GroupRole *role)
+{
+	order_skip_role(role);
+	role->skip = ROLE_TAKERLESS;
+}
+
+/* Sessions wait for tasks: the roles take part again that have waited for that. */
+void
+order_takers_came(void)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &order.skipped_roles)
+	{
+		GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
+
+		if (role->skip == ROLE_TAKERLESS)
+			order_end_skip(role);
 	}
 }
 

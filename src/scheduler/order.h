@@ -114,18 +114,21 @@ order_compare_keys(const OrderKey *a, const OrderKey *b)
 typedef enum RoleSkip
 {
 	ROLE_NOT_SKIPPED,
-	ROLE_SKIPPED, /* until the next round */
-	ROLE_IN_LINE  /* until it is called: see role_line.c */
+	ROLE_SKIPPED,  /* until the next round */
+	ROLE_IN_LINE,  /* until it is called: see role_line.c */
+	ROLE_TAKERLESS /* until a session waits for tasks that may take them */
 } RoleSkip;
 
 /*
- * A role that has waiting rows.  In queues that have a limit together it is another one than in
- * others, so that all its groups in them are skipped in one step while the limit is reached.
+ * A role that has waiting rows.  In queues that have a limit together, or a taker, it is another
+ * one than in others, so that all its groups in them are skipped in one step while the limit is
+ * reached, or no session takes.
  */
 typedef struct GroupRole
 {
 	char *name;
 	QueueLimit *limit;		 /* of all of its queues; NULL: they have none */
+	int64 taker;			 /* of all of its queues, as QueueRule has it */
 	bool full;				 /* it waits for a place in that: it is not in the heap of roles ... */
 	dlist_node full_node;	 /* ... but in the list of the limit */
 	int ngroups;			 /* all of its groups */
@@ -150,7 +153,7 @@ extern int order_compare_keys_in_queue(const OrderKey *a, const OrderKey *b);
 extern void order_create(MemoryContext context, int64 aging);
 extern void
 order_each_role(Oid oid, void (*act)(GroupRole *, bool, MonoTime), bool flag, MonoTime now);
-extern GroupRole *order_find_or_add_role(const char *name, QueueLimit *limit);
+extern GroupRole *order_find_or_add_role(const char *name, QueueLimit *limit, int64 taker);
 extern void order_release_role(GroupRole *role);
 extern void order_attach(QueueGroup *group);
 extern void order_detach(QueueGroup *group);
@@ -165,6 +168,8 @@ extern void order_task_ended(QueueState *queue);
 extern void order_undo_start(QueueState *queue, QueueStart start);
 extern void order_skip_role(GroupRole *role);
 extern void order_end_skip(GroupRole *role);
+extern void order_await_taker(GroupRole *role);
+extern void order_takers_came(void);
 extern dlist_head *order_skipped_roles(void);
 extern MonoTime order_due_at(ClockNow now);
 extern ClockNow order_now(void);

@@ -31,12 +31,14 @@
 #include "utils/timestamp.h"
 
 #include "scheduler/dependents.h"
+#include "scheduler/handout.h"
 #include "scheduler/orphans.h"
 #include "scheduler/queues.h"
 #include "scheduler/refused.h"
 #include "scheduler/work.h"
 #include "shared/crash.h"
 #include "shared/slots.h"
+#include "shared/takers.h"
 #include "task/events.h"
 #include "task/outcome.h"
 #include "task/rows_sql.h"
@@ -260,7 +262,7 @@ take_batch(MonoTime now)
 		if (orphans.full)
 			break;
 		(void) pairingheap_remove_first(&orphans.order);
-		singles += orphan->kind == ORPHAN_FAILED || orphan->kind == ORPHAN_CRASHED;
+		singles += orphan->kind >= ORPHAN_FAILED;
 		orphan->written = false;
 		orphans.batch[orphans.count++] = orphan;
 		refused_batch_add(REFUSED_ORPHANS, (TaskPlace){DT_NOBEGIN, orphan->run.id}, 1);
@@ -271,7 +273,9 @@ take_batch(MonoTime now)
 
 #define WORKING_ROW \
 	"t.id, t.attempt, " CLAIMED("t") ", " QUEUE_NAME "," \
-	" coalesce(t.sqlstate = '57P01', false), t.state = 'STOP'"
+	" coalesce(t.sqlstate = '57P01', false), t.state = 'STOP', coalesce(t.lease, -1)," \
+	" coalesce(t.pid, 0), coalesce(t.role::text, ''), coalesce(t.role_id, 0)," \
+	" coalesce(" TIMEOUT_OF("t") ", -1)"
 
 static const Statement find_working = {.sql =
 	"SELECT " WORKING_ROW
@@ -305,6 +309,11 @@ returned_working(MemoryContext where, uint64 count, WorkingRow **rows)
 		row->queue = statement_text(where, i, 4);
 		row->interrupted = statement_bool(i, 5);
 		row->stopped = statement_bool(i, 6);
+		row->lease = statement_int32(i, 7);
+		row->pid = statement_int32(i, 8);
+		row->role = statement_text(where, i, 9);
+		row->role_id = statement_int64(i, 10);
+		row->timeout = statement_int64(i, 11);
 	}
 	qsort(*rows, count, sizeof(WorkingRow), compare_working);
 	return (int) count;
@@ -548,16 +557,15 @@ write_failed_run(Orphan *orphan)
 	}
 	if (failure->left == TASK_LEFT_DONE)
 		return outcome_done_later(MyScheduler->table, orphan->run, failure->error);
-	if (failure->left == TASK_LEFT_FAILED)
-	{
+	if (failure->left == TASK_LEFT_FAILED || failure->left == TASK_LEFT_TAKEN)
 		why.severity = "ERROR";
+	if (failure->left == TASK_LEFT_FAILED)
 		why.detail = "The process of the task could not write this.";
-	}
 	return outcome_failed(MyScheduler->table, orphan->run, &result,
 						  &queue_rules_find(queues_rules(), row->queue)->defaults, false);
 }
 
-/* Write each failed or crashed run in the batch. */
+/* Write each failed, crashed or lost run in the batch. */
 static void
 write_single_runs(void)
 {
@@ -570,6 +578,8 @@ write_single_runs(void)
 		CHECK_FOR_INTERRUPTS();
 		if (orphan->kind == ORPHAN_FAILED)
 			orphan->written = write_failed_run(orphan);
+		else if (orphan->kind == ORPHAN_LOST)
+			orphan->written = outcome_lost(MyScheduler->table, orphan->run);
 		else if (orphan->kind == ORPHAN_CRASHED)
 		{
 			orphan->written = outcome_crashed(MyScheduler->table, orphan->run, orphan->failure);
@@ -683,15 +693,16 @@ search_until(void)
 }
 
 /*
- * Return the runs of this table that are in rings, running or not.  The result is their number; the
- * array is in the current memory context.
+ * Return the runs of this table that are in rings, running or not, or were taken.  The result is
+ * their number; the array is in the current memory context.
  */
 static int
 list_held_runs(TaskRun **runs)
 {
 	int count = 0;
 
-	*runs = palloc((Shared->nexecutors * SHARED_RING + 1) * sizeof(TaskRun));
+	*runs =
+		palloc((Shared->nexecutors * SHARED_RING + Shared->takers->ntaken + 1) * sizeof(TaskRun));
 	pool_foreach(executor)
 	{
 		uint32 i;
@@ -700,7 +711,7 @@ list_held_runs(TaskRun **runs)
 			if (executor->ring[i % SHARED_RING].relid == MyScheduler->table->relid)
 				(*runs)[count++] = executor->ring[i % SHARED_RING].run;
 	}
-	return count;
+	return count + handout_list_runs(*runs + count);
 }
 
 /*
@@ -752,12 +763,13 @@ reconcile_rings(const WorkingRow *rows, int count)
 				pool_start_counting(task, row->queue);
 		}
 	}
+	handout_reconcile(rows, count, rows_contain);
 }
 
 /*
- * Search for rows in state WORK, or stopped and without an end, that are in no ring.  "held" are
- * the rows of the runs in rings, in the order of rows_of_runs.  After a restore there may be many
- * orphans: they are read in parts, as fast as they are written.
+ * Search for rows in state WORK, or stopped and without an end, whose run nobody has.  "held" are
+ * the rows of the runs that somebody has, in the order of rows_of_runs.  After a restore there may
+ * be many orphans: they are read in parts, as fast as they are written.
  */
 static void
 search_orphans(const WorkingRow *held, int nheld)
@@ -777,6 +789,8 @@ search_orphans(const WorkingRow *held, int nheld)
 			continue;
 		if (rows[i].stopped)
 			orphans_add(rows[i].run, ORPHAN_STOPPED, NULL);
+		else if (handout_keep(&rows[i]))
+			continue;
 		else if (crash_blames(MyScheduler->slot->database, rows[i].run))
 			orphans_add(rows[i].run, ORPHAN_CRASHED, &crashed);
 		else

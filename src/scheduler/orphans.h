@@ -12,15 +12,6 @@
 #include "scheduler/pool.h"
 #include "shared/task.h"
 
-/* A row in state WORK, or one in state STOP that does not say when it has ended. */
-typedef struct WorkingRow
-{
-	TaskRun run;
-	char *queue;
-	bool stopped;
-	bool interrupted; /* its process was terminated in the run before this one */
-} WorkingRow;
-
 extern const SchedulerJob orphans_job;
 extern const SchedulerJob reconcile_job;
 

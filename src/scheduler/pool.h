@@ -66,8 +66,25 @@ typedef enum OrphanKind
 	ORPHAN_YIELDED,		/* it was rolled back, so as not to wait for a lock: it is retried */
 	ORPHAN_STOPPED,		/* a user has stopped it */
 	ORPHAN_FAILED,		/* its process has exited and recorded how it has ended */
-	ORPHAN_CRASHED		/* it may have crashed the server */
+	ORPHAN_CRASHED,		/* it may have crashed the server */
+	ORPHAN_LOST			/* who had taken it is gone */
 } OrphanKind;
+
+/* A row in state WORK, or one in state STOP that does not say when it has ended. */
+typedef struct WorkingRow
+{
+	TaskRun run;
+	char *queue;
+	bool stopped;
+	bool interrupted; /* its process was terminated in the run before this one */
+	int lease;		  /* -1: it was not taken */
+
+	/* of one that was taken */
+	int pid;
+	char *role;
+	int64 role_id;
+	int64 timeout; /* us; -1 for NULL */
+} WorkingRow;
 
 /* Whom the pool tells, above it, what has become of tasks. */
 typedef struct PoolListener

@@ -49,7 +49,7 @@ static struct
 	QueueRules *all;
 	uint32 generation;
 	bool counted; /* each queue with running tasks has the limit that its rule names */
-	bool changed; /* a limit may be another one than that of the roles of its groups */
+	bool changed; /* a limit, or a taker, may be another one than that of the roles of its groups */
 } rules;
 
 typedef struct QueueEntry
@@ -96,10 +96,10 @@ queues_set_rules(MemoryContext context, QueueRules *all)
 		return false;
 	}
 	MemoryContextSetParent(context, TopMemoryContext);
+	rules.changed |= queue_rules_divide(all) || (rules.all && queue_rules_divide(rules.all));
 	if (rules.context)
 		MemoryContextDelete(rules.context);
 	rules.context = context;
-	rules.changed |= queue_rules_have_total(all) || (queues.limits && queues.limits->members > 0);
 	rules.counted = !rules.changed;
 	rules.all = all;
 	rules.generation++;

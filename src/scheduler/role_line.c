@@ -98,7 +98,7 @@ role_line_call(MonoTime now, bool full)
 	{
 		GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
 
-		if (role->skip == ROLE_SKIPPED || clock_is_before(now, role->not_before) ||
+		if (role->skip != ROLE_IN_LINE || clock_is_before(now, role->not_before) ||
 			(full && role->limited) ||
 			(count == ROLE_LINE_CALLED && !clock_is_before(role->since, first[count - 1]->since)))
 			continue;
@@ -141,7 +141,7 @@ role_line_read(MonoTime now)
 	{
 		const GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
 
-		if (role->skip == ROLE_SKIPPED)
+		if (role->skip != ROLE_IN_LINE)
 			continue;
 		line.count++;
 		if (!clock_is_before(now, role->not_before))

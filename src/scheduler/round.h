@@ -10,6 +10,7 @@
 #include "nodes/pg_list.h"
 
 #include "scheduler/groups.h"
+#include "scheduler/handout.h"
 #include "scheduler/pool.h"
 #include "shared/clock.h"
 #include "shared/shared.h"
@@ -22,7 +23,8 @@ typedef struct DispatchEntry
 {
 	Candidate candidate; /* its row, for the claim */
 	QueueGroup *group;
-	PoolExecutor *executor;
+	PoolExecutor *executor; /* NULL: a session takes it ... */
+	Taker taker;			/* ... this one */
 	uint32 generation;		/* of the executor's slot, when the executor was chosen */
 	bool strict;			/* its queue is strict ... */
 	bool kept;				/* ... and it must not be claimed: see strict.c */

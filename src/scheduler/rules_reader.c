@@ -3,7 +3,8 @@
  *		When the scheduler reads the queue table.
  *
  * The table is prepared together with the task table.  It is read when a commit has changed a row,
- * and from time to time, because triggers can be disabled.  Before it was read nothing starts.
+ * or a role, which a rule names; and from time to time, because triggers can be disabled.  Before
+ * it was read nothing starts.
  *
  * This file knows neither columns nor rules.
  */
@@ -19,6 +20,7 @@
 #include "scheduler/work.h"
 #include "task/queue_table.h"
 #include "task/relation.h"
+#include "task/roles.h"
 
 /*
  * Reading a table with many rows takes at most a fifth of the time if commits ask for it, and else
@@ -35,17 +37,29 @@
 static struct
 {
 	Oid relid;		/* InvalidOid: there is none that can be used */
-	bool known;		/* the rules of this table were read */
+	bool known;		/* the rules of this table were read ... */
+	uint32 roles;	/* ... when roles_changes returned this */
 	MonoTime again; /* when it is read again, in case that no commit has told */
 	MonoTime pause; /* not before this */
 	Reports faults; /* that were logged */
 } reader;
 
-/* Is the table to be read because a commit has changed it, or because it was not read yet? */
+/* May a rule name a role that was created, renamed or dropped since the table was read? */
+bool
+rules_reader_roles_changed(void)
+{
+	return queue_rules_divide(queues_rules()) && reader.roles != roles_changes();
+}
+
+/*
+ * Is the table to be read because a commit has changed it, or the roles, or because it was not read
+ * yet?
+ */
 static bool
 is_asked_for(void)
 {
-	return OidIsValid(reader.relid) && (!reader.known || (MyScheduler->events & SHARED_QUEUES));
+	return OidIsValid(reader.relid) &&
+		   (!reader.known || (MyScheduler->events & SHARED_QUEUES) || rules_reader_roles_changed());
 }
 
 /* Log once why there is no queue table, and publish it. */
@@ -107,11 +121,13 @@ rules_reader_run(ClockNow now)
 	MonoTime begun = clock_mono();
 	bool asked = (MyScheduler->events & SHARED_QUEUES) != 0;
 	MonoTime ended;
+	uint32 roles;
 	int count;
 
 	if (!OidIsValid(reader.relid) || clock_is_before(now.mono, reader.pause) ||
 		(!is_asked_for() && clock_is_before(now.mono, reader.again)))
 		return;
+	roles = roles_changes();
 	count = read_rules();
 	if (count < 0)
 	{
@@ -127,6 +143,7 @@ rules_reader_run(ClockNow now)
 	}
 	MyScheduler->events &= ~SHARED_QUEUES;
 	reader.known = true;
+	reader.roles = roles;
 	if (asked && queue_rules_shortest_keep(queues_rules()) >= 0)
 		MyScheduler->events |= SHARED_HISTORY;
 	ended = clock_mono();

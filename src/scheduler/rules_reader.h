@@ -11,6 +11,7 @@
 
 extern const SchedulerJob rules_reader_job;
 
+extern bool rules_reader_roles_changed(void);
 extern bool rules_reader_read(void);
 
 #endif /* PG_TASK_RULES_READER_H */

@@ -176,7 +176,7 @@ scan_until(void)
 {
 	if (scan.going)
 		return CLOCK_LONG_AGO;
-	return is_wanted() ? clock_min(scan.next, scan.not_before) : scan.next;
+	return scan_is_open() ? clock_min(scan.next, scan.not_before) : scan.next;
 }
 
 /*
@@ -389,8 +389,6 @@ read_slice(void)
 	scan.not_before.us = now.us + scan.cost * WANTED_SHARE;
 	scan.next_look = clock_plus_ms(now, MyScheduler->settings.period);
 	scan.next.us = Max(now.us + scan.cost * SCAN_SHARE, scan.next_look.us);
-	if (groups_lack())
-		scan.next = scan.not_before;
 }
 
 /* clang-format off */

@@ -37,6 +37,7 @@
 #include "scheduler/dependents.h"
 #include "scheduler/dispatch.h"
 #include "scheduler/groups.h"
+#include "scheduler/handout.h"
 #include "scheduler/history.h"
 #include "scheduler/order.h"
 #include "scheduler/orphans.h"
@@ -114,6 +115,7 @@ handle_terminate(SIGNAL_ARGS)
 static void
 release_slot_at_exit(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 {
+	handout_stop();
 	scheduler_slot_release(MyScheduler->slot);
 }
 
@@ -163,6 +165,7 @@ static const SchedulerJob *const jobs[] = {
 	&rate_store_job,   /* before the tasks of an earlier scheduler are counted ... */
 	&reconcile_job,	   /* ... which this does, and the look of a scan */
 	&scan_job,		   /* what it finds may start in this iteration */
+	&handout_job,	   /* what it ends makes room */
 	&dispatch_job,	   /* chooses, claims, assigns */
 	/* these may wait for locks or be refused: the claims of other tasks do not wait for them */
 	&orphans_job,	/* first, because tasks may wait for these places */
@@ -453,6 +456,7 @@ run_iteration(void)
 	pg_atomic_write_u64(&MyScheduler->slot->renewed, (uint64) now.mono.us);
 	(void) groups_advance(now);
 	pool_reap();
+	handout_reap();
 	/* before anything that may wait for a lock: others need not wait for that */
 	demand_yield();
 	pool_reclaim(now.mono);
@@ -758,6 +762,7 @@ prepare_process(void)
 	work_define();
 	groups_create((int64) Settings.aging * 1000);
 	pool_create((PoolListener){.ended = dependents_ended, .orphaned = orphans_add});
+	handout_create((PoolListener){.ended = dependents_ended, .orphaned = orphans_add});
 }
 
 /* Nothing new starts.  Tasks that were assigned and not begun wait again. */

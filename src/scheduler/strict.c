@@ -15,6 +15,7 @@
 
 #include "utils/builtins.h"
 
+#include "scheduler/handout.h"
 #include "scheduler/order.h"
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
@@ -173,7 +174,7 @@ read_waits(const int64 *ids, int count, RowWait **waits)
 	return count;
 }
 
-/* Is a row of this queue in state WORK, but in no ring?  It may be the first one again. */
+/* Is a row of this queue in state WORK, but its run nobody's?  It may be the first one again. */
 static bool
 has_orphan(const QueueState *queue, const WorkingRow *rows, int count)
 {
@@ -182,7 +183,8 @@ has_orphan(const QueueState *queue, const WorkingRow *rows, int count)
 	if (count == WORKING_MAX)
 		return true;
 	for (i = 0; i < count; i++)
-		if (strcmp(rows[i].queue, queue->name) == 0 && !pool_has_run(rows[i].run))
+		if (strcmp(rows[i].queue, queue->name) == 0 && !pool_has_run(rows[i].run) &&
+			!handout_has_run(rows[i].run))
 			return true;
 	return false;
 }

@@ -34,6 +34,7 @@
 #include "compat.h"
 #include "session/after.h"
 #include "session/pending.h"
+#include "session/table_access.h"
 #include "shared/shared.h"
 #include "shared/waiters.h"
 #include "task/owner.h"
@@ -536,18 +537,6 @@ check_code(Oid root, bool barred, bool writes)
 }
 
 /*
- * Must code of this owner's not run as him when somebody changes rows in this session?  So it is if
- * that one has not his rights anyway, unless the owner of the database has allowed it.
- */
-static bool
-code_is_barred(Oid owner)
-{
-	if (Shared && shared_database_found(MyDatabaseId).owner_code)
-		return false;
-	return !has_privs_of_role(GetUserId(), owner) || !has_privs_of_role(GetSessionUserId(), owner);
-}
-
-/*
  * This row was removed: mark those that wait for it, unless it was DONE.  A row that an UPDATE
  * moves to another partition is not.
  */
@@ -558,7 +547,7 @@ mark_waiting(const TriggerRow *row)
 	Oid owner = trigger_table_owner(row->rel);
 	bool isnull;
 	Datum id = trigger_value(row, COLUMN_ID, &isnull);
-	bool barred = code_is_barred(owner);
+	bool barred = table_access_bars_code(owner);
 	Oid types[] = {INT8OID};
 	Oid marking = marked;
 	int outer;

@@ -29,6 +29,7 @@
 #include "session/commands.h"
 #include "shared/shared.h"
 #include "shared/statistics.h"
+#include "shared/takers.h"
 #include "shared/waiters.h"
 #include "task/home.h"
 
@@ -317,5 +318,8 @@ commands_process(ProcessUtility_hook_type next, PlannedStmt *pstmt, const char *
 	}
 	/* its files are gone, and no process is left that counts in it */
 	if (kind == T_DropdbStmt && OidIsValid(database))
+	{
 		statistics_reset(&database, NULL);
+		taken_database_dropped(database);
+	}
 }

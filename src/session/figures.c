@@ -28,6 +28,7 @@
 #include "shared/shared.h"
 #include "shared/slots.h"
 #include "shared/statistics.h"
+#include "shared/takers.h"
 
 PGDLLEXPORT Datum pg_task_activity(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_progress(PG_FUNCTION_ARGS);
@@ -105,6 +106,37 @@ set_number(ResultRow *row, const char *column, int64 value)
 		result_row_set(row, column, Int64GetDatum(value));
 }
 
+/* Add the tasks that were taken, for those who may take them, too. */
+static void
+add_taken(const ReturnSetInfo *result, bool sees_all)
+{
+	SharedTaken taken;
+	int i;
+
+	for (i = 0; taken_look(InvalidOid, &i, &taken); i++)
+	{
+		DatabaseInfo database;
+		ResultRow row;
+
+		if (!find_database(taken.database, &database))
+			continue;
+		result_row_begin(&row, result->setDesc);
+		set_name(&row, "database", NameStr(database.name));
+		set_name(&row, "role", GetUserNameFromId(taken.role, true));
+		result_row_set(&row, "pid", Int32GetDatum(taken.pid));
+		if (sees_all || has_privs_of_role(GetUserId(), taken.role) ||
+			has_privs_of_role(GetUserId(), taken.taker))
+		{
+			result_row_set(&row, "relid", ObjectIdGetDatum(taken.relid));
+			set_text(&row, "queue", taken.queue, database.encoding);
+			result_row_set(&row, "id", Int64GetDatum(taken.run.id));
+			result_row_set(&row, "attempt", Int32GetDatum(taken.run.attempt));
+			result_row_set(&row, "start", TimestampTzGetDatum(taken.run.claimed));
+		}
+		end_row(&row, result);
+	}
+}
+
 /* pg_task_activity(): the tasks that run now, in all databases; rights as in pg_stat_activity. */
 Datum
 pg_task_activity(PG_FUNCTION_ARGS)
@@ -148,6 +180,8 @@ pg_task_activity(PG_FUNCTION_ARGS)
 			set_text(&row, "message", activity.progress.message, activity.encoding);
 		end_row(&row, result);
 	}
+	if (Shared)
+		add_taken(result, sees_all);
 	return (Datum) 0;
 }
 

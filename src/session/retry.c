@@ -199,8 +199,8 @@ plan_rows(void *arg)
 		"         ORDER BY c.queue, c.key, CASE WHEN c.key IS NULL THEN c.id END, c.id DESC) AS n"
 		" WHERE t.id = n.id AND t.state IN (%s)%s";
 
-	sql = psprintf(sql, access->table, retry->is_owner ? ", crashed = 0" : "", access->rows,
-				   retry->states, access->rows, retry->states, access->condition);
+	sql = psprintf(sql, access->table, retry->is_owner ? ", crashed = 0, lost = NULL" : "",
+				   access->rows, retry->states, access->rows, retry->states, access->condition);
 	retry->planned = (int) table_access_execute(
 		access, sql,
 		(SPIExecuteOptions){.params = table_access_param(INT8ARRAYOID, PointerGetDatum(ids))},

@@ -123,8 +123,8 @@ table_access_known(void)
  * Return the task table of this database.  Raises an error if the library is not preloaded, or it
  * is not clear which table is meant.
  */
-static Oid
-find_served(void)
+Oid
+table_access_find(void)
 {
 	Oid relid;
 
@@ -281,6 +281,18 @@ decide_rights(TableAccess *access, Relation rel, AccessKind kind)
 		access->user = caller;
 }
 
+/*
+ * Must code of this owner's not run as him when somebody writes rows in this session?  So it is if
+ * that one has not his rights anyway, unless the owner of the database has allowed it.
+ */
+bool
+table_access_bars_code(Oid owner)
+{
+	if (Shared && shared_database_found(MyDatabaseId).owner_code)
+		return false;
+	return !has_privs_of_role(GetUserId(), owner) || !has_privs_of_role(GetSessionUserId(), owner);
+}
+
 /* ---- the table ---- */
 
 /*
@@ -292,7 +304,7 @@ decide_rights(TableAccess *access, Relation rel, AccessKind kind)
 TableAccess
 table_access_open(AccessKind kind)
 {
-	TableAccess access = {.relid = find_served(), .condition = "", .readable = "true"};
+	TableAccess access = {.relid = table_access_find(), .condition = "", .readable = "true"};
 	Relation rel = try_relation_open(access.relid, AccessShareLock);
 	const char *fault = rel ? relation_fault(rel, task_columns, TASK_COLUMNS) : "It was dropped.";
 
@@ -581,7 +593,7 @@ pg_task_change_owner(PG_FUNCTION_ARGS)
 	/* also of another owner than the scheduler has found */
 	task = shared_database_found(MyDatabaseId).relid;
 	if (get_rel_name(task) == NULL)
-		task = find_served();
+		task = table_access_find();
 	former = relation_owner(task);
 	change_owner(task, role, former);
 	rel = relation_open(task, NoLock);

@@ -38,7 +38,9 @@ typedef struct TableAccess
 } TableAccess;
 
 extern Oid table_access_known(void);
+extern Oid table_access_find(void);
 extern const char *table_access_service(void);
+extern bool table_access_bars_code(Oid owner);
 extern TableAccess table_access_open(AccessKind kind);
 extern void
 table_access_check_update(const TableAccess *access, TaskColumn which, const char *purpose);

@@ -27,11 +27,14 @@
 #include "session/after.h"
 #include "session/notices.h"
 #include "session/pending.h"
+#include "session/table_access.h"
 #include "session/times.h"
 #include "session/trigger_row.h"
 #include "settings.h"
+#include "shared/shared.h"
 #include "shared/task.h"
 #include "task/owner.h"
+#include "task/queue_table.h"
 #include "task/roles.h"
 #include "task/schedule.h"
 
@@ -108,6 +111,7 @@ static const Check checks[] = {
 	{COLUMN_ANCHOR, CHECK_TIME, .rule = IN_RANGE},
 	{COLUMN_REQUEST, CHECK_PRESENT, .rule = "some SQL"},
 	{COLUMN_FAILED, CHECK_COUNT, .rule = ZERO_OR_MORE},
+	{COLUMN_LOST, CHECK_COUNT, .rule = ZERO_OR_MORE},
 	{COLUMN_RETRY, CHECK_COUNT, .rule = ZERO_OR_MORE},
 	{COLUMN_BACKOFF, CHECK_FACTOR, .rule = ZERO_OR_MORE},
 	{COLUMN_DELAY, CHECK_INTERVAL, .rule = ZERO_OR_MORE},
@@ -324,10 +328,10 @@ check_role(const TriggerRow *row)
 static void
 check_rights(const TriggerRow *old, const TriggerRow *new)
 {
-	static const TaskColumn fixed[] = {COLUMN_PID,	 COLUMN_ATTEMPT, COLUMN_CRASHED,
-									   COLUMN_START, COLUMN_STOP,	 COLUMN_NEXT,
-									   COLUMN_ID,	 COLUMN_ROLE,	 COLUMN_ROLE_ID};
-	int nfixed = old ? (int) lengthof(fixed) : 6; /* new rows: the first six */
+	static const TaskColumn fixed[] = {COLUMN_PID,	 COLUMN_ATTEMPT, COLUMN_CRASHED, COLUMN_LEASE,
+									   COLUMN_START, COLUMN_STOP,	 COLUMN_NEXT,	 COLUMN_ID,
+									   COLUMN_ROLE,	 COLUMN_ROLE_ID};
+	int nfixed = old ? (int) lengthof(fixed) : 7; /* new rows: the first seven */
 	bool stop_is_ours = /* pg_task_timed writes it, whatever the user has set */
 		old && ((trigger_has_state(old, "PLAN") && trigger_has_state(new, "STOP")) ||
 				(trigger_has_state(old, "STOP") && trigger_has_state(new, "PLAN")));
@@ -362,6 +366,20 @@ has_warned(int64 role_id)
 	return count == NOTICES_MAX;
 }
 
+/* Do sessions take the tasks of the queue of this row?  Nothing runs as its role then. */
+static bool
+is_taken(const TriggerRow *row)
+{
+	Oid table = trigger_root_table(row->rel);
+	bool isnull;
+	Datum queue = trigger_value(row, COLUMN_QUEUE, &isnull);
+
+	return !isnull && Shared && table_access_known() == table &&
+		   queue_rules_find(queue_rules_load(table, relation_owner(table)),
+							TextDatumGetCString(queue))
+				   ->taker > 0;
+}
+
 /*
  * Warn whoever plans a task that its role cannot run now: the insert would succeed, and nothing
  * else would tell.
@@ -377,7 +395,8 @@ warn_of_role(const TriggerRow *row)
 	if (isnull || SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA ||
 		has_warned(role_id) ||
 		roles_startable(trigger_table_owner(row->rel), NameStr(*DatumGetName(name)), role_id,
-						&role))
+						&role) ||
+		is_taken(row))
 		return;
 	if (role.sqlstate == ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE)
 		warned.told = NOTICES_MAX; /* no other task of this database will, either */

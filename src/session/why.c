@@ -16,6 +16,7 @@
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
+#include "utils/acl.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
 
@@ -25,6 +26,7 @@
 #include "shared/arbiter.h"
 #include "shared/clock.h"
 #include "shared/slots.h"
+#include "shared/takers.h"
 #include "task/home.h"
 #include "task/outcome.h"
 #include "task/owner_code.h"
@@ -60,6 +62,7 @@ typedef struct Survey
 	bool has_run;	  /* the run is in a ring ... */
 	bool has_begun;	  /* ... and has begun ... */
 	int executor_pid; /* ... in this process */
+	int takers;		  /* sessions that wait for tasks of the queue, and may take them */
 } Survey;
 
 /* What the facts are derived from. */
@@ -146,6 +149,37 @@ survey_slots(WhyTask *task)
 }
 
 /*
+ * Look at the runs that were taken, and at the sessions that wait for tasks.  Each is copied,
+ * because rights and patterns are not looked up under the lock.
+ */
+static void
+survey_takers(WhyTask *task)
+{
+	SharedTakers *takers = Shared->takers;
+	Survey *survey = &task->survey;
+	SharedTaken run;
+	TakerWish wish;
+	int *numbers = palloc(takers->ntakers * sizeof(int));
+	uint32 *generations = palloc(takers->ntakers * sizeof(uint32));
+	int count = takers_waiting(MyDatabaseId, numbers, generations);
+	int pid;
+	int i;
+
+	for (i = 0; taken_look(MyDatabaseId, &i, &run); i++)
+	{
+		survey->of_queue += strcmp(run.queue, task->queue) == 0;
+		if (!task_same_run(run.run, task->run))
+			continue;
+		survey->has_run = survey->has_begun = true;
+		survey->executor_pid = run.pid;
+	}
+	for (i = 0; i < count && task->rule->taker > 0; i++)
+		survey->takers += takers_wish(numbers[i], generations[i], &wish, &pid) &&
+						  has_privs_of_role(wish.role, (Oid) task->rule->taker) &&
+						  queue_list_matches(wish.texts, wish.nqueues, task->queue);
+}
+
+/*
  * Find an object of the task table, which is locked, or of a table beside it, with code of the
  * owner's.  Executes none of it.
  *
@@ -176,6 +210,7 @@ explain_total(const WhyTask *task)
 {
 	const QueueRule *rule = task->rule;
 	char(*queues)[TASK_QUEUE_MAX + 1];
+	SharedTaken run;
 	int running = 0;
 	int count;
 	int i;
@@ -198,6 +233,8 @@ explain_total(const WhyTask *task)
 		while (count-- > 0)
 			running += queue_rules_find(task->rules, queues[count])->total_of == rule->total_of;
 	}
+	for (i = 0; taken_look(MyDatabaseId, &i, &run); i++)
+		running += queue_rules_find(task->rules, run.queue)->total_of == rule->total_of;
 	if (running < rule->total)
 		return NULL;
 	return psprintf("the queues of pattern \"%s\" are full: %d of %d run", rule->total_of, running,
@@ -304,6 +341,13 @@ set_survey(ResultRow *row, const WhyTask *task)
 	set_count(row, "database_limit", task->role.database_limit);
 	set_count(row, "busy", survey->busy);
 	set_count(row, "executors", Shared->nexecutors);
+	if (task->rule->taker > 0)
+	{
+		char *name = GetUserNameFromId((Oid) task->rule->taker, true);
+
+		set_text(row, "taker", name ? name : "");
+		set_count(row, "takers", survey->takers);
+	}
 }
 
 /*
@@ -315,7 +359,7 @@ set_survey(ResultRow *row, const WhyTask *task)
 Datum
 pg_task_facts(PG_FUNCTION_ARGS)
 {
-	TupleDesc desc = result_row_desc(fcinfo, 34);
+	TupleDesc desc = result_row_desc(fcinfo, 36);
 	WhyTask task = {
 		.access = table_access_current(),
 		.run = {PG_GETARG_INT64(0), PG_GETARG_INT32(1), PG_GETARG_TIMESTAMPTZ(2)},
@@ -333,11 +377,16 @@ pg_task_facts(PG_FUNCTION_ARGS)
 						errmsg("pg_task_facts can only be called by pg_task_why")));
 	/* rules and locks as they are now: the caller's snapshot may be old */
 	PushActiveSnapshot(GetLatestSnapshot());
-	task.role = roles_check(task.access->owner, NameStr(*PG_GETARG_NAME(5)), PG_GETARG_INT64(6));
-	survey_slots(&task);
-	result_row_begin(&row, desc);
 	task.rules = queue_rules_load(task.access->relid, task.access->owner);
 	task.rule = queue_rules_find(task.rules, task.queue);
+	if (task.rule->taker > 0)
+		task.role = roles_of_taken(NameStr(*PG_GETARG_NAME(5)), PG_GETARG_INT64(6));
+	else
+		task.role =
+			roles_check(task.access->owner, NameStr(*PG_GETARG_NAME(5)), PG_GETARG_INT64(6));
+	survey_slots(&task);
+	survey_takers(&task);
+	result_row_begin(&row, desc);
 	set_rule(&row, &task);
 	if (max < 0)
 		set_time(&row, "pause_next", next_start(&task, 1, -(int64) max * 1000));

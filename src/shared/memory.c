@@ -29,6 +29,7 @@
 #include "shared/crash.h"
 #include "shared/shared.h"
 #include "shared/statistics.h"
+#include "shared/takers.h"
 
 /* The number of the last restore. */
 #define RESTORE_FILE PGSTAT_STAT_PERMANENT_DIRECTORY "/pg_task.restored"
@@ -153,6 +154,7 @@ shared_size(void)
 	size = add_size(size, MAXALIGN(executors_size()));
 	size = add_size(size, MAXALIGN(mul_size(count_procs(), sizeof(Oid))));
 	size = add_size(size, MAXALIGN(statistics_size()));
+	size = add_size(size, MAXALIGN(takers_size()));
 	return add_size(size, crash_size());
 }
 
@@ -162,7 +164,7 @@ shared_request_memory(void)
 {
 	kept.recovers = is_recovery();
 	RequestAddinShmemSpace(shared_size());
-	RequestNamedLWLockTranche("pg_task", 2 + max_worker_processes + Settings.max_executors);
+	RequestNamedLWLockTranche("pg_task", 3 + max_worker_processes + Settings.max_executors);
 }
 
 static void
@@ -203,6 +205,8 @@ initialize_memory(void)
 	memory += MAXALIGN(count_procs() * sizeof(Oid));
 	statistics_create(memory, &locks++->lock);
 	memory += MAXALIGN(statistics_size());
+	takers_create(memory, &locks++->lock);
+	memory += MAXALIGN(takers_size());
 	for (i = 0; i < Shared->nschedulers; i++)
 	{
 		Shared->schedulers[i].lock = &locks++->lock;

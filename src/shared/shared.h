@@ -67,12 +67,13 @@ typedef struct SharedHint
 /* What else a commit may have done: a bit mask. */
 typedef enum SharedEvents
 {
-	SHARED_SCAN = 1,	   /* rows wait that no hint names: scan */
-	SHARED_RECONCILE = 2,  /* a row in state WORK was changed */
-	SHARED_EXPIRY = 4,	   /* rows with a column "active" wait: they may expire */
-	SHARED_HISTORY = 8,	   /* rows with a column "keep" are in a final state */
-	SHARED_QUEUES = 16,	   /* the queue table was changed */
-	SHARED_DEPENDENTS = 32 /* rows wait for other tasks, or such tasks have ended, unnamed */
+	SHARED_SCAN = 1,		/* rows wait that no hint names: scan */
+	SHARED_RECONCILE = 2,	/* a row in state WORK was changed */
+	SHARED_EXPIRY = 4,		/* rows with a column "active" wait: they may expire */
+	SHARED_HISTORY = 8,		/* rows with a column "keep" are in a final state */
+	SHARED_QUEUES = 16,		/* the queue table was changed */
+	SHARED_DEPENDENTS = 32, /* rows wait for other tasks, or such tasks have ended, unnamed */
+	SHARED_TAKERS = 64		/* a session waits for tasks */
 } SharedEvents;
 
 /* Ids of tasks, each once. */
@@ -421,6 +422,7 @@ typedef struct SharedState
 	int nexecutors;
 	SharedScheduler *schedulers;
 	SharedExecutor *executors;
+	struct SharedTakers *takers; /* see takers.h */
 } SharedState;
 
 /* NULL if the library was not preloaded. */

@@ -52,8 +52,11 @@
 #define TASK_ERROR_EXPIRED "TK003"
 #define TASK_ERROR_MISSED "TK004"
 #define TASK_ERROR_PREDECESSOR "TK005"
+#define TASK_ERROR_LOST "TK008"
 #define ERRCODE_TASK_TIMEOUT MAKE_SQLSTATE('T', 'K', '0', '0', '1')
 #define ERRCODE_TASK_STOPPED MAKE_SQLSTATE('T', 'K', '0', '0', '2')
+#define ERRCODE_TASK_NOT_HELD MAKE_SQLSTATE('T', 'K', '0', '0', '6')
+#define ERRCODE_TASK_ENDED MAKE_SQLSTATE('T', 'K', '0', '0', '7')
 
 /*
  * A group: the waiting rows that are equal in these columns.  They form a FIFO, ordered by dt and
@@ -145,6 +148,10 @@ typedef struct TaskResult
 	const char *sqlstate;		 /* NULL when DONE */
 	bool failed;				 /* count the run as failed ... */
 	bool crashed;				 /* ... or as crashed */
+	bool lost;					 /* ... or as lost */
+	bool final;					 /* it is not retried */
+	bool planned_again;			 /* the result: it has failed for good, but waits for another run */
+	int64 wait;					 /* for the retry (us); 0: as the row and the queue say */
 	TimestampTz again;			 /* TASK_AGAIN: time of the retry; 0: at once, "dt" is kept */
 	bool goes_on;				 /* TASK_DONE: the task has asked to be run again ... */
 	TimestampTz next;			 /* ... at this time ... */
@@ -154,10 +161,11 @@ typedef struct TaskResult
 /* What has become of a run whose process could not write its outcome. */
 typedef enum TaskLeft
 {
-	TASK_LEFT_ERROR,  /* its process has exited with an error */
-	TASK_LEFT_FAILED, /* it has failed, and that could not be written */
-	TASK_LEFT_DONE,	  /* it is done and has committed by itself, and that could not be written */
-	TASK_LEFT_YIELDED /* it was rolled back, because its process had to exit and not to wait */
+	TASK_LEFT_ERROR,   /* its process has exited with an error */
+	TASK_LEFT_FAILED,  /* it has failed, and that could not be written */
+	TASK_LEFT_DONE,	   /* it is done and has committed by itself, and that could not be written */
+	TASK_LEFT_YIELDED, /* it was rolled back, because its process had to exit and not to wait */
+	TASK_LEFT_TAKEN	   /* it was taken, and has failed in somebody's hands */
 } TaskLeft;
 
 /* How such a run ended. */

@@ -53,9 +53,9 @@
 #include "task/table.h"
 
 /* The columns that are written, at the claim or at the end. */
-static const TaskColumn written[] = {COLUMN_NEXT,	  COLUMN_START, COLUMN_STOP,	 COLUMN_PID,
-									 COLUMN_ATTEMPT,  COLUMN_STATE, COLUMN_RESPONSE, COLUMN_ERROR,
-									 COLUMN_SQLSTATE, COLUMN_NOTICE};
+static const TaskColumn written[] = {COLUMN_NEXT,	  COLUMN_START,	 COLUMN_STOP,	  COLUMN_PID,
+									 COLUMN_ATTEMPT,  COLUMN_STATE,	 COLUMN_RESPONSE, COLUMN_ERROR,
+									 COLUMN_SQLSTATE, COLUMN_NOTICE, COLUMN_LEASE};
 
 /* An index of the table. */
 typedef struct DirectIndex
@@ -657,6 +657,8 @@ fill_claim(const TupleTableSlot *slot, TaskRun run, Claim *claim)
 	claim->meta = json_for_ring(slot, COLUMN_META, &total);
 	if (total <= SHARED_REQUEST)
 		claim->request = TextDatumGetCString(request);
+	if (!is_null(slot, COLUMN_LOST))
+		claim->lost = DatumGetInt32(value_of(slot, COLUMN_LOST));
 	if (!is_null(slot, COLUMN_FLOW) &&
 		toast_raw_datum_size(value_of(slot, COLUMN_FLOW)) - VARHDRSZ <= TASK_NAME_MAX)
 		claim->flow = text_or_null(slot, COLUMN_FLOW);
@@ -680,6 +682,10 @@ claim_row(Rows *rows, const Candidate *candidate, TimestampTz now, TimestampTz c
 	set(rows, COLUMN_START, TimestampTzGetDatum(claimed));
 	set_null(rows, COLUMN_STOP);
 	set(rows, COLUMN_PID, Int32GetDatum(candidate->pid));
+	if (candidate->lease >= 0)
+		set(rows, COLUMN_LEASE, Int32GetDatum(candidate->lease));
+	else
+		set_null(rows, COLUMN_LEASE);
 	if (!write_row(rows))
 		return false;
 	fill_claim(rows->old, (TaskRun){candidate->place.id, attempt, claimed}, claim);

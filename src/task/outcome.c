@@ -82,6 +82,7 @@ static const Statement write_end = {.sql =
 	"       sqlstate = $sqlstate, notice = $notice,"
 	"       failed = least(coalesce(t.failed, 0), 2147483646) + $failed,"
 	"       crashed = coalesce(t.crashed, 0) + $crashed,"
+	"       lost = CASE WHEN $lost THEN least(coalesce(t.lost, 0), 2147483646) + 1 ELSE t.lost END,"
 	"       planned = CASE WHEN $again IS NULL OR " PLANNED_AGAIN " THEN t.planned"
 	"                      ELSE " PLANNED " END,"
 	"       dt = CASE WHEN NOT " PLANNED_AGAIN " THEN coalesce($again, t.dt)"
@@ -105,7 +106,7 @@ static const Statement write_again = {.sql =
 static const Statement write_go_on = {.sql =
 	"UPDATE {rows} AS t"
 	"   SET state = 'PLAN', start = $start, stop = $stop, response = $response, error = NULL,"
-	"       sqlstate = NULL, notice = $notice, failed = 0, crashed = 0,"
+	"       sqlstate = NULL, notice = $notice, failed = 0, crashed = 0, lost = NULL,"
 	"       input = coalesce($input, t.input),"
 	"       planned = CASE WHEN " REPEATS " THEN " PLANNED " END,"
 	"       dt = greatest($stop, least($next, CASE WHEN " PLANNED_AGAIN " THEN t.dt END))"
@@ -131,7 +132,7 @@ static const Statement delete_row = {.sql =
 	"       ((" PLANNED " AT TIME ZONE 'UTC')" \
 	"        + CASE WHEN t.active < interval '100 years' THEN t.active END) AT TIME ZONE 'UTC'," \
 	"       " REPEATS ", coalesce(t.role::text, ''), coalesce(t.role_id, 0), " PLANNED_AGAIN "," \
-	"       substr(t.format, 1, 8), " QUEUE_NAME \
+	"       substr(t.format, 1, 8), " QUEUE_NAME ", coalesce(t.lost, 0)" \
 	"  FROM {rows} AS t" \
 	" WHERE " IS_ANY_RUN " AND t.state = 'WORK'" \
 	"   FOR NO KEY UPDATE OF t"
@@ -231,6 +232,7 @@ row_end(const TaskTable *table, TaskRun run, const TaskResult *result)
 	arg_text(&args, "state", states[result->outcome]);
 	arg_int32(&args, "failed", result->failed ? 1 : 0);
 	arg_int32(&args, "crashed", result->crashed ? 1 : 0);
+	arg_bool(&args, "lost", result->lost);
 	if (result->again != 0)
 		arg_timestamp(&args, "again", result->again);
 	else
@@ -276,6 +278,7 @@ read_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *retry)
 		retry->planned_again = statement_bool(0, 11);
 		retry->format = statement_text_or_null(caller, 0, 12);
 		retry->queue = statement_text(caller, 0, 13);
+		retry->lost = statement_int32(0, 14);
 	}
 	statement_end();
 	return found;
@@ -640,11 +643,13 @@ decide_retry(TaskResult *result, const RowRetry *retry, const TaskDefaults *queu
 	TimestampTz expires = retry->expires;
 
 	result->outcome = TASK_FAIL;
-	if (retry->failed >= limit)
+	if (retry->failed >= limit || result->final)
 		return;
 	if (expires == DT_NOEND && active > 0)
 		expires = TimestampTzPlusMilliseconds(retry->planned, active);
-	result->again = result->stop + retry_wait(retry, queue, role, retry->failed + 1, random);
+	result->again = result->stop +
+					(result->wait > 0 ? result->wait
+									  : retry_wait(retry, queue, role, retry->failed + 1, random));
 	if (result->again <= expires)
 		result->outcome = TASK_AGAIN;
 	/* in a strict queue it keeps its place, and the scheduler makes it wait (strict.c) */
@@ -704,6 +709,7 @@ outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result, const Ta
 	set_response(result, &retry, &role);
 	decide_retry(result, &retry, queue, &role, pg_prng_double(&pg_global_prng_state));
 	plans_again = result->outcome == TASK_FAIL && retry.planned_again;
+	result->planned_again = plans_again;
 	if (plans_again ? !plan_again(table, run, result) : !row_end(table, run, result))
 		return false;
 	note_end(run, result, &retry);
@@ -738,6 +744,42 @@ outcome_done_later(const TaskTable *table, TaskRun run, const char *response)
 	if (!outcome_done(table, &finish))
 		return false;
 	note_end(run, &result, &row);
+	return true;
+}
+
+/*
+ * Write that who had taken the task is gone: it is handed out again at once, until that has
+ * happened pg_task.max_lost times; then its state becomes FAIL.  Returns false if the row no longer
+ * belongs to that run, or if somebody has locked it.
+ */
+bool
+outcome_lost(const TaskTable *table, TaskRun run)
+{
+	TaskResult result = {.start = run.claimed,
+						 .stop = GetCurrentTimestamp(),
+						 .lost = true,
+						 .sqlstate = TASK_ERROR_LOST,
+						 .error = "who had taken the task is gone"};
+	Failure why = {.severity = "ERROR", .sqlstate = TASK_ERROR_LOST};
+	RowRetry retry;
+	SettingsTask role;
+	int lost;
+
+	if (!read_retry(table, run, false, &retry))
+		return false;
+	lost = Min(retry.lost, PG_INT32_MAX - 1) + 1;
+	result.outcome = lost < Settings.max_lost ? TASK_AGAIN : TASK_FAIL;
+	if (result.outcome == TASK_FAIL)
+		result.error = psprintf("%s (%d times)", result.error, lost);
+	why.error = result.error;
+	result.failure = &why;
+	role = roles_settings(roles_bound(retry.role, retry.role_id));
+	set_response(&result, &retry, &role);
+	if (!row_end(table, run, &result))
+		return false;
+	note_end(run, &result, &retry);
+	if (result.outcome == TASK_FAIL && retry.repeats)
+		plan_after_run(table, (RowKey){run.id, retry.role}, &result);
 	return true;
 }
 

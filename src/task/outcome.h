@@ -26,6 +26,7 @@ extern bool outcome_done_later(const TaskTable *table, TaskRun run, const char *
 extern TimestampTz outcome_retry_at(const RowRetry *retry, TimestampTz stop,
 									const TaskDefaults *queue, const SettingsTask *role);
 extern bool outcome_crashed(const TaskTable *table, TaskRun run, const TaskFailure *failure);
+extern bool outcome_lost(const TaskTable *table, TaskRun run);
 extern void outcome_expired(const TaskTable *table, RowKey row, TimestampTz now);
 extern bool outcome_refused(const TaskTable *table, RowKey row, TimestampTz dt, TimestampTz now,
 							RowNext *next, bool *waits);

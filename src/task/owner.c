@@ -95,16 +95,26 @@ owner_restrict_end(const OwnerScope *scope)
 void
 owner_become(Oid user, OwnerScope *scope)
 {
-	Assert(IsTransactionState());
 	Assert(MyBackendType == B_BG_WORKER);
-	Assert(!acting);
-	Assert(OidIsValid(user));
 
 	/*
 	 * the server fires no deferred triggers in such a context, and pending ones are not the
 	 * owner's
 	 */
 	owner_fire_deferred();
+	owner_become_in_session(user, scope);
+}
+
+/*
+ * The same in a user's session, in which deferred triggers stay pending: they fire at the end of
+ * its transaction, as its user.
+ */
+void
+owner_become_in_session(Oid user, OwnerScope *scope)
+{
+	Assert(IsTransactionState());
+	Assert(!acting);
+	Assert(OidIsValid(user));
 	acting = true;
 	restrict_user(user, scope);
 	/* "off" raises an error for each policy that would hide a row */

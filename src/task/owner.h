@@ -19,6 +19,7 @@ extern void owner_restrict(Oid user, OwnerScope *scope);
 extern void owner_restrict_end(const OwnerScope *scope);
 extern void owner_pin_path(void);
 extern void owner_become(Oid user, OwnerScope *scope);
+extern void owner_become_in_session(Oid user, OwnerScope *scope);
 extern void owner_return(const OwnerScope *scope);
 extern void owner_abandon(void);
 extern bool owner_acts(void);

@@ -72,7 +72,7 @@ struct QueueRules
 	int nothers;
 	const QueueRule **others; /* the other patterns */
 	ruletable_hash *found;	  /* rules of queues: as many as say different things */
-	bool have_total;
+	bool divide;
 	double shortest_keep;
 };
 
@@ -86,6 +86,7 @@ static const QueueRule no_rule = {.paused = -1,
 								  .total = -1,
 								  .rate = -1,
 								  .per = -1,
+								  .taker = -1,
 								  .until = RULE_NO_UNTIL,
 								  .defaults = {-1, -1, -1, -1, -1, -1, -1, false}};
 
@@ -140,7 +141,7 @@ queue_rules_build(MemoryContext context, const QueueRule *rows, int count)
 
 		if (keep >= 0 && (rules->shortest_keep < 0 || keep < rules->shortest_keep))
 			rules->shortest_keep = keep;
-		rules->have_total |= row->pattern && row->total >= 0;
+		rules->divide |= (row->pattern && row->total >= 0) || row->taker > 0;
 		if (row->pattern && is_prefix(row->queue))
 			rules->prefix_max = Max(rules->prefix_max, (int) strlen(row->queue) - 1);
 		else if (row->pattern)
@@ -177,24 +178,57 @@ queue_rules_shortest_keep(const QueueRules *rules)
 	return rules->shortest_keep;
 }
 
-/* May queues have a limit together? */
+/* May queues have a limit together, or takers? */
 bool
-queue_rules_have_total(const QueueRules *rules)
+queue_rules_divide(const QueueRules *rules)
 {
-	return rules->have_total;
+	return rules->divide;
 }
 
-static bool
-matches(const QueueRule *row, const char *queue)
+/* Does a row, which need not be in force, name a taker of which this is true? */
+bool
+queue_rules_let_take(const QueueRules *rules, bool (*may)(const QueueRule *row))
 {
-	text *name = cstring_to_text(queue);
-	text *pattern = cstring_to_text(row->queue);
-	bool result = DatumGetBool(DirectFunctionCall2Coll(
-		textlike, C_COLLATION_OID, PointerGetDatum(name), PointerGetDatum(pattern)));
+	rowtable_iterator iterator;
+	RowEntry *entry;
+	bool found = false;
 
-	pfree(name);
-	pfree(pattern);
+	rowtable_start_iterate(rules->rows, &iterator);
+	while ((entry = rowtable_iterate(rules->rows, &iterator)) != NULL)
+		found |= may(entry->row);
+	return found;
+}
+
+/* Is this the name of the queue, or a pattern that matches it? */
+bool
+queue_name_matches(const char *pattern, const char *queue)
+{
+	text *left;
+	text *right;
+	bool result;
+
+	if (strchr(pattern, '%') == NULL)
+		return strcmp(pattern, queue) == 0;
+	left = cstring_to_text(queue);
+	right = cstring_to_text(pattern);
+	result = DatumGetBool(DirectFunctionCall2Coll(textlike, C_COLLATION_OID, PointerGetDatum(left),
+												  PointerGetDatum(right)));
+	pfree(left);
+	pfree(right);
 	return result;
+}
+
+/* Is one of these names and patterns, which follow each other, for the queue?  So it is if none is.
+ */
+bool
+queue_list_matches(const char *names, int count, const char *queue)
+{
+	int i;
+
+	for (i = 0; i < count; i++, names += strlen(names) + 1)
+		if (queue_name_matches(names, queue))
+			return true;
+	return count == 0;
 }
 
 /*
@@ -225,7 +259,7 @@ queue_rules_match(const QueueRules *rules, const char *queue, int *count)
 			rows[n++] = entry->row;
 	}
 	for (i = 0; i < rules->nothers; i++)
-		if (matches(rules->others[i], queue))
+		if (queue_name_matches(rules->others[i]->queue, queue))
 			rows[n++] = rules->others[i];
 	qsort(rows, n, sizeof(QueueRule *), compare_rows);
 	pfree(name);
@@ -243,6 +277,7 @@ inherit(QueueRule *rule, const QueueRule *row)
 	INHERIT(paused);
 	INHERIT(strict);
 	INHERIT(max);
+	INHERIT(taker);
 	INHERIT(defaults.retry);
 	INHERIT(defaults.batch);
 	INHERIT(defaults.delay);
@@ -287,6 +322,7 @@ queue_rules_find(QueueRules *rules, const char *queue)
 	rule.paused = rule.paused > 0;
 	rule.strict = rule.defaults.strict = rule.strict > 0;
 	rule.fair = rule.fair > 0;
+	rule.taker = Max(rule.taker, 0);
 	if (rule.max == RULE_UNLIMITED)
 		rule.max = -1;
 	if (rule.total == RULE_UNLIMITED)

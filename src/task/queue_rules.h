@@ -32,9 +32,13 @@ typedef struct QueueRule
 	int total; /* over all queues for which the row with this pattern says it */
 	int rate;
 	int64 per;		   /* us; one second if the rule of a queue says nothing */
+	int64 taker;	   /* whose sessions take its tasks: a role; 0: executors run them */
 	TimestampTz until; /* DT_NOBEGIN if the rule of a queue says nothing */
 	TaskDefaults defaults;
 } QueueRule;
+
+/* In "taker": a role that does not exist. */
+#define RULE_NO_ROLE 1
 
 typedef struct QueueRules QueueRules;
 
@@ -49,9 +53,12 @@ queue_rule_pauses(const QueueRule *rule, TimestampTz now)
 extern QueueRules *queue_rules_build(MemoryContext context, const QueueRule *rows, int count);
 extern const QueueRule **queue_rules_match(const QueueRules *rules, const char *queue, int *count);
 extern const QueueRule *queue_rules_find(QueueRules *rules, const char *queue);
+extern bool queue_name_matches(const char *pattern, const char *queue);
+extern bool queue_list_matches(const char *names, int count, const char *queue);
 extern bool queue_rule_same(const QueueRule *a, const QueueRule *b);
 extern bool queue_rules_same(const QueueRules *a, const QueueRules *b);
-extern bool queue_rules_have_total(const QueueRules *rules);
+extern bool queue_rules_divide(const QueueRules *rules);
+extern bool queue_rules_let_take(const QueueRules *rules, bool (*may)(const QueueRule *row));
 extern double queue_rules_shortest_keep(const QueueRules *rules);
 
 #endif /* PG_TASK_QUEUE_RULES_H */

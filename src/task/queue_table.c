@@ -11,6 +11,7 @@
 
 #include "access/relation.h"
 #include "miscadmin.h"
+#include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -27,7 +28,7 @@
 /* In the order of QueueColumn. */
 #define COLUMNS_SQL                                                                                \
 	"SELECT q.queue, q.paused, q.max, q.rate, q.per, q.until, q.strict, q.fair, q.retry, q.delay," \
-	" q.backoff, q.timeout, q.active, q.keep, q.batch, q.total"
+	" q.backoff, q.timeout, q.active, q.keep, q.batch, q.total, q.taker"
 
 /* clang-format off */
 /* Of the rows for a queue, the one that counts first at the beginning, what each column is: as
@@ -47,7 +48,7 @@
 	"       (9, 'retry', q.retry::text), (10, 'delay', q.delay::text)," \
 	"       (11, 'backoff', q.backoff::text), (12, 'timeout', q.timeout::text)," \
 	"       (13, 'active', q.active::text), (14, 'keep', q.keep::text)," \
-	"       (15, 'batch', q.batch::text)) AS c (n, name, value)" \
+	"       (15, 'batch', q.batch::text), (16, 'taker', q.taker::text)) AS c (n, name, value)" \
 	" WHERE c.value IS NOT NULL ORDER BY c.n, m.n"
 /* clang-format on */
 
@@ -133,6 +134,18 @@ read_interval(uint64 row, QueueColumn which)
 	return result < 0 ? -1 : result;
 }
 
+/* The role whose sessions take tasks; 0 if there is no name. */
+static int64
+read_taker(const char *name)
+{
+	Oid role;
+
+	if (name[0] == '\0')
+		return 0;
+	role = get_role_oid(name, true);
+	return OidIsValid(role) ? (int64) role : RULE_NO_ROLE;
+}
+
 /* Read a row.  Returns false if it is for no queue that can be. */
 static bool
 read_row(uint64 row, QueueRule *rule)
@@ -159,6 +172,8 @@ read_row(uint64 row, QueueRule *rule)
 	rule->total = read_limit(row, QUEUE_TOTAL);
 	rule->rate = read_limit(row, QUEUE_RATE);
 	rule->per = (int64) Min(read_interval(row, QUEUE_PER), FOR_EVER_US);
+	value = read_column(row, QUEUE_TAKER, &isnull);
+	rule->taker = isnull ? -1 : read_taker(NameStr(*DatumGetName(value)));
 	value = read_column(row, QUEUE_UNTIL, &isnull);
 	rule->until = isnull ? RULE_NO_UNTIL : DatumGetTimestampTz(value);
 

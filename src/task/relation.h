@@ -56,6 +56,7 @@
 	X(STEP, "step", TEXTOID, 0) \
 	X(NEEDS, "needs", TEXTARRAYOID, 0) \
 	X(META, "meta", JSONBOID, COLUMN_INHERITED) \
+	X(LOST, "lost", INT4OID, 0) \
 	X(START, "start", TIMESTAMPTZOID, COLUMN_EXACT) \
 	X(STOP, "stop", TIMESTAMPTZOID, 0) \
 	X(PID, "pid", INT4OID, 0) \
@@ -64,7 +65,8 @@
 	X(RESPONSE, "response", TEXTOID, 0) \
 	X(ERROR, "error", TEXTOID, 0) \
 	X(SQLSTATE, "sqlstate", TEXTOID, 0) \
-	X(NOTICE, "notice", TEXTOID, 0)
+	X(NOTICE, "notice", TEXTOID, 0) \
+	X(LEASE, "lease", INT4OID, 0)
 
 /* The same of the queue table. */
 #define QUEUE_COLUMN_LIST(X) \
@@ -84,6 +86,7 @@
 	X(KEEP, "keep", INTERVALOID, 0) \
 	X(BATCH, "batch", INT4OID, 0) \
 	X(TOTAL, "total", INT4OID, 0) \
+	X(TAKER, "taker", NAMEOID, 0) \
 	X(COMMENT, "comment", TEXTOID, 0)
 
 /* clang-format on */

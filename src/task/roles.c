@@ -375,6 +375,13 @@ roles_invalidated(void)
 	known.changes++;
 }
 
+/* A counter: how often roles, or databases, may have changed, as far as this process knows. */
+uint32
+roles_changes(void)
+{
+	return known.changes;
+}
+
 /* The value of "role_id" that binds a row to the role that has this name now; 0: no such role. */
 int64
 roles_bind(const char *name)
@@ -511,6 +518,20 @@ roles_check(Oid owner, const char *name, int64 id)
 	most = role.settings.max_executors;
 	if (most > 0)
 		role.limit = role.limit < 0 ? most : Min(role.limit, most);
+	return role;
+}
+
+/*
+ * The role of a row that others take: it need not be able to log in, and nothing runs as it.  With
+ * its settings.
+ */
+Role
+roles_of_taken(const char *name, int64 id)
+{
+	Role role = roles_find(name, id);
+
+	if (role.settled)
+		role.settings = roles_settings(role.oid);
 	return role;
 }
 

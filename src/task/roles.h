@@ -46,11 +46,14 @@ extern void roles_define(void);
 extern int64 roles_bind(const char *name);
 extern Oid roles_bound(const char *name, int64 id);
 extern Role roles_find(const char *name, int64 id);
+extern Role roles_of_taken(const char *name, int64 id);
 extern Role roles_check(Oid owner, const char *name, int64 id);
 extern bool roles_startable(Oid owner, const char *name, int64 id, Role *role);
 extern bool roles_watch_session(Oid role);
 extern bool roles_session_changed(void);
 extern bool roles_may_act(Oid user, const char *name, int64 id);
+
+extern uint32 roles_changes(void);
 
 /* For pg_task.c. */
 extern void roles_invalidated(void);

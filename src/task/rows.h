@@ -45,6 +45,7 @@ typedef struct Candidate
 	SettingsMissed missed; /* default of column "missed" */
 	bool isolated;		   /* it may be claimed even if it is a suspect */
 	bool first_run;		   /* only if it has not failed before */
+	int lease;			   /* what the column is set to; -1: NULL */
 } Candidate;
 
 /* A claimed task. */
@@ -61,6 +62,7 @@ typedef struct Claim
 	int64 role_id;
 	TimestampTz planned; /* when its first run was planned for */
 	double keep;		 /* column "keep" in seconds; -1 for NULL */
+	int lost;
 } Claim;
 
 /* Identifies a row: its id and, because ids may not be unique in a partitioned table, its role. */
@@ -116,6 +118,7 @@ typedef struct RowRetry
 {
 	int failed; /* number of earlier runs that failed */
 	int crashed;
+	int lost;
 	int retry;			 /* -1 for NULL */
 	double backoff;		 /* -1 for NULL */
 	int64 delay;		 /* us; -1 for NULL */

@@ -112,13 +112,13 @@ rows_peek_groups(const TaskTable *table, RowsPeek *peeks, int count, int limit)
  */
 #define CLAIM(claimable) \
 	"WITH c AS MATERIALIZED (" \
-	"SELECT n.id, n.oid, n.tid, c.pid" \
+	"SELECT n.id, n.oid, n.tid, c.pid, c.lease" \
 	"  FROM ROWS FROM (unnest($ids), unnest($dts), unnest($queues), unnest($maxes)," \
 	"                  unnest($priorities), unnest($roles), unnest($role_ids), unnest($pids)," \
 	"                  unnest($actives), unnest($missed), unnest($isolated)," \
-	"                  unnest($first_runs))" \
+	"                  unnest($first_runs), unnest($leases))" \
 	"       AS c (id, dt, queue, max, priority, role, role_id, pid, active, missed, isolated," \
-	"             first_run)" \
+	"             first_run, lease)" \
 	" CROSS JOIN LATERAL (" \
 	"       SELECT t.id, t.tableoid AS oid, t.ctid AS tid" \
 	"         FROM {rows} AS t" \
@@ -131,12 +131,12 @@ rows_peek_groups(const TaskTable *table, RowsPeek *peeks, int count, int limit)
 	"          AND " MISSED("c.missed", "$serving") " IS NOT TRUE" \
 	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n" \
 	") UPDATE {rows} AS t" \
-	"    SET state = 'WORK', attempt = least(t.attempt, 2147483646) + 1, start = $claimed, stop = NULL, pid = c.pid" \
+	"    SET state = 'WORK', attempt = least(t.attempt, 2147483646) + 1, start = $claimed, stop = NULL, pid = c.pid," \
+	"        lease = nullif(c.lease, -1)" \
 	"   FROM " claimable \
 	"  WHERE " IS_LOCKED_ROW \
 	" RETURNING t.id, t.attempt," \
-	"           CASE WHEN t.timeout >= interval '0' AND t.timeout < interval '100 years'" \
-	"                THEN (extract(epoch FROM t.timeout) * 1000000)::int8 END," \
+	"           " TIMEOUT_OF("t") "," \
 	"           substr(t.format, 1, 8)," \
 	"           CASE WHEN octet_length(t.request) + coalesce(pg_column_size(t.input), 0)" \
 	"                     + coalesce(pg_column_size(t.meta), 0) <= " CppAsString2(SHARED_REQUEST) \
@@ -146,7 +146,8 @@ rows_peek_groups(const TaskTable *table, RowsPeek *peeks, int count, int limit)
 	"                THEN t.input END," \
 	"           CASE WHEN octet_length(t.flow) <= " CppAsString2(TASK_NAME_MAX) " THEN t.flow END," \
 	"           CASE WHEN pg_column_size(t.meta) <= " CppAsString2(SHARED_REQUEST) \
-	"                THEN t.meta END"
+	"                THEN t.meta END," \
+	"           coalesce(t.lost, 0)"
 
 static const Statement claim_rows = {.sql = CLAIM("c")};
 
@@ -174,6 +175,7 @@ arg_candidates(StatementArgs *args, const Candidate *candidates, int count)
 	Datum *missed = arg_array(args, "missed", TEXTOID, count);
 	Datum *isolated = arg_array(args, "isolated", BOOLOID, count);
 	Datum *first_runs = arg_array(args, "first_runs", BOOLOID, count);
+	Datum *leases = arg_array(args, "leases", INT4OID, count);
 	int i;
 
 	for (i = 0; i < count; i++)
@@ -192,6 +194,7 @@ arg_candidates(StatementArgs *args, const Candidate *candidates, int count)
 		missed[i] = CStringGetTextDatum(settings_missed_word(candidates[i].missed));
 		isolated[i] = BoolGetDatum(candidates[i].isolated);
 		first_runs[i] = BoolGetDatum(candidates[i].first_run);
+		leases[i] = Int32GetDatum(candidates[i].lease);
 	}
 }
 
@@ -218,6 +221,7 @@ returned_claims(MemoryContext where, uint64 count, TimestampTz claimed, Claim *c
 		claim->input = statement_json_or_null(where, i, 10);
 		claim->flow = statement_text_or_null(where, i, 11);
 		claim->meta = statement_json_or_null(where, i, 12);
+		claim->lost = statement_int32(i, 13);
 	}
 }
 

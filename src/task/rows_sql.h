@@ -79,6 +79,11 @@
 #define KEEP \
 	"CASE WHEN t.keep IS NULL THEN -1 ELSE greatest(extract(epoch FROM t.keep), 0) END::float8"
 
+/* The column "timeout" (us); NULL: not given, or for ever. */
+#define TIMEOUT_OF(alias) \
+	"CASE WHEN " alias ".timeout >= interval '0' AND " alias ".timeout < interval '100 years'" \
+	"     THEN (extract(epoch FROM " alias ".timeout) * 1000000)::int8 END"
+
 /* The columns "delay" (us) and "backoff"; -1 for NULL. */
 #define DELAY \
 	"(CASE WHEN t.delay IS NULL THEN -1" \

@@ -56,6 +56,35 @@ statement_forget_plans(void)
 	list_free_deep(old);
 }
 
+/*
+ * Lock the table of which this process keeps the description in *kept, in TopMemoryContext, so that
+ * its definition cannot change until the end of the transaction.  If it may have changed before
+ * that, or is another one, read its description and lock it again.  False: it is gone.
+ */
+bool
+statement_lock_table(TaskTable **kept, Oid relid, LOCKMODE mode)
+{
+	for (;;)
+	{
+		TaskTable *old = *kept;
+
+		if (old && old->relid == relid)
+		{
+			table_lock(old, mode);
+			if (!watch_changed())
+				return true;
+		}
+		CHECK_FOR_INTERRUPTS();
+		statement_forget_plans();
+		*kept = NULL; /* also if the next lines raise an error */
+		if (old)
+			MemoryContextDelete(old->context);
+		*kept = table_find(relid, TopMemoryContext);
+		if (*kept == NULL)
+			return false;
+	}
+}
+
 /* Find what stands in a statement behind "{" or "$" among these names. */
 static int
 find_name(const char *const *names, int count, const char *found, int length)

@@ -37,7 +37,7 @@ typedef struct Statement
 	bool bitmaps; /* it reads the index on "after", which can only be read as a bitmap */
 } Statement;
 
-#define STATEMENT_ARGUMENTS 16
+#define STATEMENT_ARGUMENTS 20
 
 /* The arguments of one execution. */
 typedef struct StatementArgs
@@ -53,6 +53,7 @@ typedef struct StatementArgs
 
 extern int statement_fix_planner(bool bitmaps);
 extern void statement_forget_plans(void);
+extern bool statement_lock_table(TaskTable **kept, Oid relid, LOCKMODE mode);
 
 extern uint64
 statement_execute(const Statement *statement, const TaskTable *table, StatementArgs *args);

@@ -41,6 +41,7 @@ INSERT INTO wanted (name, type, required, def) VALUES
     ('step', 'text', false, NULL),
     ('needs', 'text[]', false, NULL),
     ('meta', 'jsonb', false, NULL),
+    ('lost', 'integer', false, NULL),
     ('start', 'timestamp with time zone', false, NULL),
     ('stop', 'timestamp with time zone', false, NULL),
     ('pid', 'integer', false, NULL),
@@ -49,7 +50,8 @@ INSERT INTO wanted (name, type, required, def) VALUES
     ('response', 'text', false, NULL),
     ('error', 'text', false, NULL),
     ('sqlstate', 'text', false, NULL),
-    ('notice', 'text', false, NULL);
+    ('notice', 'text', false, NULL),
+    ('lease', 'integer', false, NULL);
 
 SELECT has_table('public'::name, 'task'::name);
 SELECT columns_are('public', 'task', (SELECT array_agg(name ORDER BY n) FROM wanted),

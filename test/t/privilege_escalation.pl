@@ -381,7 +381,8 @@ subtest 'arguments of the C functions' => sub {
 		refused('app', 'postgres',
 			qq{BEGIN; CREATE TABLE app.odd AS SELECT * FROM task WITH NO DATA; ALTER TABLE app.odd
 			ALTER COLUMN state SET DEFAULT 'PLAN', ALTER COLUMN queue SET DEFAULT 'q',
-				ALTER COLUMN priority SET DEFAULT 0, ALTER COLUMN dt SET DEFAULT now();
+				ALTER COLUMN priority SET DEFAULT 0, ALTER COLUMN dt SET DEFAULT now(),
+				ALTER COLUMN role SET DEFAULT current_user;
 			CREATE TRIGGER t BEFORE INSERT ON app.odd FOR EACH ROW
 			EXECUTE FUNCTION pg_task_bound();
 			INSERT INTO app.odd DEFAULT VALUES; ALTER TABLE app.odd $change;

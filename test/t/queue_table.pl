@@ -47,7 +47,7 @@ subtest 'its columns' => sub {
 		'queue text, paused boolean, max integer, rate integer, per interval, '
 		  . 'until timestamp with time zone, strict boolean, fair boolean, retry integer, '
 		  . 'delay interval, backoff real, timeout interval, active interval, keep interval, '
-		  . 'batch integer, total integer, comment text', 'all are there');
+		  . 'batch integer, total integer, taker name, comment text', 'all are there');
 	is(sql(q{SELECT count(*) FROM pg_attribute WHERE attrelid = 'task_queue'::regclass
 		AND attnum > 1 AND (attnotnull OR atthasdef)}), '0', 'NULL, unless something is said');
 };

@@ -1,0 +1,590 @@
+/*
+ * finish.c
+ *		The runs that programs hold, and how they end: pg_task_finish, pg_task_fail,
+ *		pg_task_give_back and pg_task_alive, in a user's session and in its transaction.
+ *
+ * Two things are told apart.  Who lives is known in shared memory: it is told when the transaction
+ * has committed.  Whether this is still the run, the row says: each write has the fence of
+ * outcome.c, whichever session has the handle.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/jsonb.h"
+
+#include "session/held.h"
+#include "session/pending.h"
+#include "session/table_access.h"
+#include "settings.h"
+#include "shared/shared.h"
+#include "shared/waiters.h"
+#include "task/outcome.h"
+#include "task/queue_table.h"
+#include "task/rows_sql.h"
+
+PGDLLEXPORT Datum pg_task_finish(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_finish_all(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_fail(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_give_back(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_alive(PG_FUNCTION_ARGS);
+
+PG_FUNCTION_INFO_V1(pg_task_finish);
+PG_FUNCTION_INFO_V1(pg_task_finish_all);
+PG_FUNCTION_INFO_V1(pg_task_fail);
+PG_FUNCTION_INFO_V1(pg_task_give_back);
+PG_FUNCTION_INFO_V1(pg_task_alive);
+
+/* Handles that one call takes. */
+#define HANDLES_MAX 10000
+
+/* The task table, between held_begin and held_end. */
+static const TaskTable *table;
+
+/* ---- a run and its row ---- */
+
+/* A run that a handle names. */
+typedef struct HeldRun
+{
+	TakenRef ref;
+	bool known; /* it is in shared memory: this is its entry */
+	SharedTaken entry;
+	Oid relid;
+
+	/* as its row says */
+	bool found;
+	bool works;	  /* it is in state WORK */
+	bool is_done; /* this run is DONE */
+	char *queue;
+	char *role;
+} HeldRun;
+
+/* Read a handle.  Whether there is such a run, the row says. */
+static HeldRun
+find_run(const text *handle)
+{
+	HeldRun held = {0};
+	TaskRun *run = &held.ref.run;
+	char *string = text_to_cstring(handle);
+	int length = 0;
+
+	if (sscanf(string, HELD_HANDLE "%n", &held.ref.number, &run->id, &run->attempt, &run->claimed,
+			   &length) != 4 ||
+		string[length] != '\0')
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("invalid handle of a task: \"%s\"", string),
+						errhint("A handle is what pg_task_take has returned.")));
+	held.known = taken_find(&held.ref, &held.entry);
+	held.relid = held.known ? held.entry.relid : table_access_find();
+	return held;
+}
+
+static void
+check_rights(const HeldRun *held, int64 taker)
+{
+	Assert(!owner_acts() || taker == 0);
+	if (taker <= 0 || !has_privs_of_role(GetUserId(), (Oid) taker))
+		ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+						errmsg("you may not end task " INT64_FORMAT, held->ref.run.id),
+						taker > RULE_NO_ROLE && GetUserNameFromId((Oid) taker, true)
+							? errdetail("Members of role \"%s\" may.",
+										GetUserNameFromId((Oid) taker, true))
+							: 0));
+}
+
+/*
+ * May the current user end this run?  If it is not in shared memory, because it has ended or the
+ * server was restarted, the rule of the queue of its row decides.
+ */
+static void
+check_run(HeldRun *held)
+{
+	if (held->known)
+		check_rights(held, held->entry.taker);
+}
+
+/* clang-format off */
+static const Statement read_row = {.sql =
+	"SELECT coalesce(t.state = 'WORK', false), coalesce(t.state = 'DONE', false), " QUEUE_NAME ","
+	"       coalesce(t.role::text, '')"
+	"  FROM {rows} AS t"
+	" WHERE t.id = $id AND t.attempt = $attempt AND t.start = $claimed"
+	" LIMIT 1"};
+
+static const Statement give_back_row = {.sql =
+	"UPDATE {rows} AS t"
+	"   SET state = 'PLAN', stop = $stop, planned = " PLANNED ","
+	"       input = coalesce($input, t.input),"
+	"       dt = CASE WHEN " PLANNED_AGAIN " THEN least(t.dt, $at) ELSE $at END"
+	" WHERE t.id = $id AND t.attempt = $attempt AND t.start = $claimed AND t.state = 'WORK'"};
+/* clang-format on */
+
+/* Read the row of a run.  Acts as the owner. */
+static void
+look_at_row(HeldRun *held)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	StatementArgs args;
+
+	statement_begin(&args);
+	arg_int64(&args, "id", held->ref.run.id);
+	arg_int32(&args, "attempt", held->ref.run.attempt);
+	arg_timestamp(&args, "claimed", held->ref.run.claimed);
+	held->found = statement_execute(&read_row, table, &args) > 0;
+	if (held->found)
+	{
+		held->works = statement_bool(0, 1);
+		held->is_done = statement_bool(0, 2);
+		held->queue = statement_text(caller, 0, 3);
+		held->role = statement_text(caller, 0, 4);
+	}
+	statement_end();
+}
+
+/*
+ * Prepare to write the outcome of a run: its queue, the role of its row and the defaults of its
+ * queue are known then, and that the user may end it ("user" is who he is without the owner's
+ * rights).  Returns false if no row belongs to the run.
+ */
+static bool
+prepare_run(HeldRun *held, Oid user)
+{
+	const QueueRule *rule;
+
+	if (held->known)
+	{
+		held->queue = held->entry.queue;
+		held->role = held->entry.role_name;
+		return true;
+	}
+	look_at_row(held);
+	if (!held->found)
+		return false;
+	rule = queue_rules_find(queue_rules_load(table->relid, table->owner), held->queue);
+	if (rule->taker <= 0 || !has_privs_of_role(user, (Oid) rule->taker))
+		check_rights(held, 0);
+	held->entry.defaults = rule->defaults;
+	return true;
+}
+
+/*
+ * The run has ended, with this result; NULL: it was given back.  Those who are concerned are told
+ * when the transaction commits.
+ */
+static void
+note_ended(HeldRun *held, const TaskResult *result)
+{
+	TaskEvent event = {.id = held->ref.run.id,
+					   .attempt = held->ref.run.attempt,
+					   .queue = held->queue,
+					   .role_name = held->role};
+
+	if (result)
+	{
+		event.kind = result->outcome == TASK_DONE	? EVENT_DONE
+					 : result->outcome == TASK_FAIL ? EVENT_FAILED
+													: EVENT_RETRIED;
+		event.elapsed = Max(result->stop - held->ref.run.claimed, 0);
+		event.sqlstate = result->sqlstate;
+		event.error = result->error;
+	}
+	/* what outcome.c has noted is not reported in a session */
+	events_forget();
+	held_ended(held->ref, result ? &event : NULL);
+	waiters_end(held->ref.run.id);
+	if (held->known)
+		taken_set_ending(held->ref, true);
+	else /* no scheduler learns of it otherwise */
+		pending_add_events(table->relid, SHARED_RECONCILE | SHARED_DEPENDENTS);
+}
+
+/*
+ * No row belongs to the run any more: who has held it has said that he does not work on it, which
+ * ends it here, whatever becomes of the transaction.  Not if this transaction has ended the run
+ * itself, or may have a snapshot from before the claim.
+ */
+static void
+leave_run(const HeldRun *held)
+{
+	if (held->known && !IsolationUsesXactSnapshot() && !held_has_ended(held->ref.run))
+		taken_end(held->ref, TAKEN_LEFT);
+}
+
+/* The run is not held any more, or never was: raise an error. */
+static void
+reject_run(HeldRun *held)
+{
+	int64 id = held->ref.run.id;
+
+	leave_run(held);
+	look_at_row(held);
+	if (held->is_done)
+		ereport(ERROR, (errcode(ERRCODE_TASK_ENDED),
+						errmsg("task " INT64_FORMAT " is DONE by this handle already", id)));
+	if (IsolationUsesXactSnapshot() && held->known && !held->found && !held->entry.cancelled)
+		ereport(ERROR, (errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+						errmsg("task " INT64_FORMAT " was taken after this transaction began", id),
+						errhint("Try the transaction again.")));
+	ereport(ERROR,
+			(errcode(ERRCODE_TASK_NOT_HELD),
+			 errmsg("task " INT64_FORMAT " is not held by this handle any more", id),
+			 errdetail("Its lease has expired, its session has gone, it took too long, or somebody"
+					   " has stopped, changed or removed it.")));
+}
+
+/* ---- pg_task_finish ---- */
+
+static int
+compare_runs(const void *a, const void *b)
+{
+	return task_compare_runs(((const HeldRun *) a)->ref.run, ((const HeldRun *) b)->ref.run);
+}
+
+/* Write that these runs are DONE, all of one table, in the order of their ids. */
+static void
+finish_runs(HeldRun *helds, const char **responses, int count)
+{
+	TimestampTz stop = GetCurrentTimestamp();
+	RowFinish *finishes = palloc0(count * sizeof(RowFinish));
+	TaskResult *results = palloc0(count * sizeof(TaskResult));
+	Oid user = GetUserId();
+	HeldScope scope;
+	int i;
+
+	table = held_begin(helds[0].relid, &scope);
+	PG_TRY();
+	{
+		for (i = 0; i < count; i++)
+		{
+			HeldRun *held = &helds[i];
+
+			if (!prepare_run(held, user))
+				reject_run(held);
+			results[i] = (TaskResult){.outcome = TASK_DONE,
+									  .start = held->ref.run.claimed,
+									  .stop = Max(stop, held->ref.run.claimed),
+									  .response = responses[i]};
+			finishes[i] =
+				(RowFinish){.run = held->ref.run, .role = held->role, .result = &results[i]};
+		}
+		direct_finish(table, finishes, count);
+		for (i = 0; i < count; i++)
+		{
+			RowFinish *finish = &finishes[i];
+
+			if ((!finish->finished || finish->repeats || finish->removes) &&
+				!outcome_done(table, finish))
+				reject_run(&helds[i]);
+			note_ended(&helds[i], &results[i]);
+		}
+		held_end(&scope);
+	}
+	PG_CATCH();
+	{
+		held_abandon(&scope);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+}
+
+/* A result as it is written into the row. */
+static char *
+response_of(Jsonb *result)
+{
+	char *response = JsonbToCString(NULL, &result->root, VARSIZE(result));
+
+	if (strlen(response) > (size_t) Settings.response_limit)
+		ereport(ERROR, (errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+						errmsg("the result of a task is too long"),
+						errdetail("It has %zu bytes, \"pg_task.response_limit\" allows %d.",
+								  strlen(response), Settings.response_limit)));
+	return response;
+}
+
+/* pg_task_finish(handle, result): the task is DONE, if the transaction commits. */
+Datum
+pg_task_finish(PG_FUNCTION_ARGS)
+{
+	const char *response = NULL;
+	HeldRun held;
+
+	held_check_session("pg_task_finish");
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("the handle must not be null")));
+	held = find_run(PG_GETARG_TEXT_PP(0));
+	check_run(&held);
+	if (!PG_ARGISNULL(1))
+		response = response_of(PG_GETARG_JSONB_P(1));
+	finish_runs(&held, &response, 1);
+	PG_RETURN_VOID();
+}
+
+/* Read an array of handles. */
+static HeldRun *
+read_handles(ArrayType *array, int *count)
+{
+	HeldRun *helds;
+	Datum *handles;
+	bool *nulls;
+	int i;
+
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &handles, &nulls, count);
+	if (*count > HANDLES_MAX)
+		ereport(ERROR, (errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+						errmsg("too many handles: %d of at most %d", *count, HANDLES_MAX)));
+	helds = palloc(Max(*count, 1) * sizeof(HeldRun));
+	for (i = 0; i < *count; i++)
+	{
+		if (nulls[i])
+			ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+							errmsg("the handles must not be null")));
+		helds[i] = find_run(DatumGetTextPP(handles[i]));
+		check_run(&helds[i]);
+	}
+	return helds;
+}
+
+/* The i-th element of a list of results; NULL for null. */
+static char *
+response_at(Jsonb *results, int i)
+{
+	JsonbValue *value = getIthJsonbValueFromContainer(&results->root, i);
+
+	if (value == NULL || value->type == jbvNull)
+		return NULL;
+	return response_of(JsonbValueToJsonb(value));
+}
+
+/* pg_task_finish_all(handles, results): all of these tasks are DONE, or none is. */
+Datum
+pg_task_finish_all(PG_FUNCTION_ARGS)
+{
+	Jsonb *results = PG_ARGISNULL(1) ? NULL : PG_GETARG_JSONB_P(1);
+	const char **responses;
+	HeldRun *helds;
+	int count;
+	int i;
+
+	held_check_session("pg_task_finish_all");
+	if (PG_ARGISNULL(0))
+		PG_RETURN_VOID();
+	helds = read_handles(PG_GETARG_ARRAYTYPE_P(0), &count);
+	if (results && (!JB_ROOT_IS_ARRAY(results) || JB_ROOT_IS_SCALAR(results) ||
+					JB_ROOT_COUNT(results) != (uint32) count))
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("the results must be a list, with one for each handle")));
+	/* in the order of ids, so that two calls do not wait for each other */
+	responses = palloc(Max(count, 1) * sizeof(char *));
+	for (i = 0; i < count; i++)
+		helds[i].entry.pid = i;
+	qsort(helds, count, sizeof(HeldRun), compare_runs);
+	for (i = 0; i < count; i++)
+	{
+		if (i > 0 &&
+			(compare_runs(&helds[i - 1], &helds[i]) == 0 || helds[i].relid != helds[0].relid))
+			ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+							errmsg("the handles must be different ones")));
+		responses[i] = results ? response_at(results, helds[i].entry.pid) : NULL;
+	}
+	if (count > 0)
+		finish_runs(helds, responses, count);
+	PG_RETURN_VOID();
+}
+
+/* ---- pg_task_fail ---- */
+
+/* The SQLSTATE of a failure. */
+static char *
+read_sqlstate(const text *value)
+{
+	char *code = text_to_cstring(value);
+
+	if (strlen(code) != 5 || strspn(code, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") != 5)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("invalid SQLSTATE: \"%s\"", code),
+				 errhint("It has five characters: digits and upper-case letters.")));
+	return code;
+}
+
+/* Write that a run has failed.  Returns its state now; NULL: it is not held any more. */
+static const char *
+fail_run(HeldRun *held, TaskResult *result)
+{
+	const char *volatile state = NULL;
+	Oid user = GetUserId();
+	HeldScope scope;
+
+	table = held_begin(held->relid, &scope);
+	PG_TRY();
+	{
+		if (prepare_run(held, user) &&
+			outcome_failed(table, held->ref.run, result, &held->entry.defaults, true))
+		{
+			state = result->outcome == TASK_FAIL && !result->planned_again ? "FAIL" : "PLAN";
+			note_ended(held, result);
+		}
+		else
+			leave_run(held);
+		held_end(&scope);
+	}
+	PG_CATCH();
+	{
+		held_abandon(&scope);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	return state;
+}
+
+/*
+ * pg_task_fail(handle, error, detail, sqlstate, final, again): the run has failed, if the
+ * transaction commits.  Returns the state that the task has then; NULL: it is not held any more.
+ */
+Datum
+pg_task_fail(PG_FUNCTION_ARGS)
+{
+	Failure why = {.severity = "ERROR", .sqlstate = "P0001"};
+	TaskResult result = {.failure = &why};
+	const char *state;
+	HeldRun held;
+
+	held_check_session("pg_task_fail");
+	if (PG_ARGISNULL(0))
+		PG_RETURN_NULL();
+	held = find_run(PG_GETARG_TEXT_PP(0));
+	check_run(&held);
+	why.error = PG_ARGISNULL(1) ? "missing error text" : text_to_cstring(PG_GETARG_TEXT_PP(1));
+	if (!PG_ARGISNULL(2))
+		why.detail = text_to_cstring(PG_GETARG_TEXT_PP(2));
+	if (!PG_ARGISNULL(3))
+		why.sqlstate = read_sqlstate(PG_GETARG_TEXT_PP(3));
+	result.final = !PG_ARGISNULL(4) && PG_GETARG_BOOL(4);
+	if (!PG_ARGISNULL(5) && PG_GETARG_INT32(5) < 0)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("\"again\" must not be negative")));
+	if (!PG_ARGISNULL(5))
+		result.wait = Max((int64) PG_GETARG_INT32(5) * 1000, 1);
+	result.start = held.ref.run.claimed;
+	result.stop = Max(GetCurrentTimestamp(), held.ref.run.claimed);
+	result.error = why.error;
+	result.sqlstate = why.sqlstate;
+	state = fail_run(&held, &result);
+	if (state == NULL)
+		PG_RETURN_NULL();
+	PG_RETURN_TEXT_P(cstring_to_text(state));
+}
+
+/* ---- pg_task_give_back ---- */
+
+/*
+ * pg_task_give_back(handle, at, input): the task waits again, until this time.  Returns false if it
+ * is not held any more.
+ */
+Datum
+pg_task_give_back(PG_FUNCTION_ARGS)
+{
+	volatile bool given = false;
+	Oid user = GetUserId();
+	StatementArgs args;
+	HeldScope scope;
+	TimestampTz at;
+	HeldRun held;
+
+	held_check_session("pg_task_give_back");
+	if (PG_ARGISNULL(0))
+		PG_RETURN_BOOL(false);
+	held = find_run(PG_GETARG_TEXT_PP(0));
+	check_run(&held);
+	at = PG_ARGISNULL(1) ? GetCurrentTimestamp() : PG_GETARG_TIMESTAMPTZ(1);
+	table = held_begin(held.relid, &scope);
+	PG_TRY();
+	{
+		if (prepare_run(&held, user))
+		{
+			statement_begin(&args);
+			arg_int64(&args, "id", held.ref.run.id);
+			arg_int32(&args, "attempt", held.ref.run.attempt);
+			arg_timestamp(&args, "claimed", held.ref.run.claimed);
+			arg_timestamp(&args, "stop", GetCurrentTimestamp());
+			arg_timestamp(&args, "at", at);
+			arg_json(&args, "input",
+					 PG_ARGISNULL(2) ? NULL : (struct varlena *) PG_GETARG_JSONB_P(2));
+			given = statement_execute(&give_back_row, table, &args) > 0;
+			statement_end();
+		}
+		if (given)
+			note_ended(&held, NULL);
+		else
+			leave_run(&held);
+		held_end(&scope);
+	}
+	PG_CATCH();
+	{
+		held_abandon(&scope);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	PG_RETURN_BOOL(given);
+}
+
+/* ---- pg_task_alive ---- */
+
+/* Is a run that is not in shared memory still held, since before the server was restarted? */
+static bool
+is_held_by_row(HeldRun *held)
+{
+	volatile bool works = false;
+	Oid user = GetUserId();
+	HeldScope scope;
+
+	if (held->ref.run.claimed >= Shared->takers->since)
+		return false;
+	table = held_begin(held->relid, &scope);
+	PG_TRY();
+	{
+		works = prepare_run(held, user) && held->works;
+		held_end(&scope);
+	}
+	PG_CATCH();
+	{
+		held_abandon(&scope);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	return works;
+}
+
+/*
+ * pg_task_alive(handles, lease): who holds these tasks lives: their leases begin anew.  Returns the
+ * handles of those that go on; work on the others is to stop.
+ */
+Datum
+pg_task_alive(PG_FUNCTION_ARGS)
+{
+	int lease = PG_ARGISNULL(1) ? -1 : PG_GETARG_INT32(1);
+	ArrayType *array;
+	Datum *handles;
+	Datum *mine;
+	HeldRun *helds;
+	int count;
+	int kept = 0;
+	int i;
+
+	held_check_session("pg_task_alive");
+	if (PG_ARGISNULL(0))
+		PG_RETURN_NULL();
+	if (!PG_ARGISNULL(1) && lease <= 0)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("the lease must be greater than zero")));
+	array = PG_GETARG_ARRAYTYPE_P(0);
+	helds = read_handles(array, &count);
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &handles, NULL, &count);
+	mine = palloc(Max(count, 1) * sizeof(Datum));
+	for (i = 0; i < count; i++)
+		if (helds[i].known ? taken_renew(helds[i].ref, lease) : is_held_by_row(&helds[i]))
+			mine[kept++] = handles[i];
+	PG_RETURN_ARRAYTYPE_P(construct_array(mine, kept, TEXTOID, -1, false, TYPALIGN_INT));
+}

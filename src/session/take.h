@@ -1,0 +1,17 @@
+/*
+ * take.h
+ *		A session that waits for tasks, and takes them.
+ */
+#ifndef PG_TASK_TAKE_H
+#define PG_TASK_TAKE_H
+
+#include "postgres.h"
+
+#include "access/xact.h"
+
+extern void take_session_ended(void);
+
+/* For pg_task.c. */
+extern void take_transaction_ended(XactEvent event);
+
+#endif /* PG_TASK_TAKE_H */
