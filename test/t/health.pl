@@ -123,11 +123,12 @@ subtest 'many' => sub {
 		FROM generate_series(1, 150) AS n});
 	wait_until($node, q{SELECT count(*) = 150 FROM task WHERE state = 'FAIL'});
 	sql('ALTER TABLE task_queue ALTER max TYPE bigint');
-	wait_until($node, q{SELECT count(*) > 20 FROM pg_task_health()});
-	is(sql(q{SELECT count(*) FROM pg_task_health() WHERE problem LIKE 'failed within an hour%'}), 20,
-		'a part of them is shown');
-	like(sql(q{SELECT string_agg(problem, ' ') FROM (SELECT * FROM pg_task_health() LIMIT 2) AS h}),
-		qr/the queue table cannot be used\. .*"max"/, 'what concerns all comes first');
+	# while the scheduler prepares the table, which it does again and again now, less is shown
+	my $parts = q{count(*) FILTER (WHERE problem LIKE 'failed within an hour%'), string_agg(problem,
+		' ') FILTER (WHERE n <= 2) ~ 'the queue table cannot be used\. .*"max"'
+		FROM pg_task_health() WITH ORDINALITY AS h (level, datname, queue, problem, hint, n)};
+	wait_until($node, "SELECT $parts", expected => '20|t');
+	ok(1, 'a part of them is shown, and what concerns all comes first');
 	sql('ALTER TABLE task_queue ALTER max TYPE int; TRUNCATE task');
 	is_ill('', 'they are gone');
 };
