@@ -214,6 +214,9 @@ BEGIN
             (VALUES ('hand.commit_to_start', after), ('hand.commit_begun_to_start', before))
                 AS v (kind, since)
         WHERE s.number = i;
+        INSERT INTO bench.latency
+        SELECT 'hand.commit_to_claimed', extract(epoch FROM s.begun - after) * 1e6
+        FROM bench.baton AS s WHERE s.number = -1 - i;
     END LOOP;
     PERFORM pg_advisory_unlock_all();
 END $$;
@@ -233,8 +236,41 @@ BEGIN
                          role_id, dt, id
                      LIMIT 1 FOR UPDATE SKIP LOCKED);
         COMMIT;
+        INSERT INTO bench.baton VALUES (-1 - i, clock_timestamp());
+        COMMIT;
     END LOOP;
     PERFORM pg_advisory_unlock_all();
+END $$;
+
+-- One session takes tasks and finishes them, another one inserts them.
+CREATE PROCEDURE bench.take_singly(takes int) LANGUAGE plpgsql AS $$
+DECLARE
+    taken record;
+BEGIN
+    FOR i IN 1 .. takes LOOP
+        SELECT * INTO taken FROM pg_task_take('{taken}', 1, 10000);
+        COMMIT;
+        INSERT INTO bench.baton VALUES (taken.id, clock_timestamp());
+        PERFORM pg_task_finish(taken.handle);
+        COMMIT;
+    END LOOP;
+END $$;
+
+CREATE PROCEDURE bench.insert_taken(inserts int, nap float8) LANGUAGE plpgsql AS $$
+DECLARE
+    task_id bigint;
+    after timestamptz;
+BEGIN
+    FOR i IN 1 .. inserts LOOP
+        INSERT INTO task (queue, request) VALUES ('taken', 'work') RETURNING id INTO task_id;
+        COMMIT;
+        after := clock_timestamp();
+        PERFORM pg_sleep(nap);
+        INSERT INTO bench.latency
+        SELECT 'taken.commit_to_hand', extract(epoch FROM begun - after) * 1e6
+        FROM bench.baton WHERE number = task_id;
+        COMMIT;
+    END LOOP;
 END $$;
 
 CREATE PROCEDURE bench.baton_start(inserts int) LANGUAGE plpgsql AS $$
