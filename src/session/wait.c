@@ -7,7 +7,7 @@
  * the rows each time, with a snapshot of its own and the rights of the caller.  A lock that a look
  * takes is released before the caller sleeps: the procedure commits, the function rolls back the
  * subtransaction in which it has looked.  The function runs in a statement, which keeps its
- * snapshot, so it waits for a short time only.  A session whose client is gone ends at once.
+ * snapshot, so it waits for a short time only.  A session whose client is gone ends soon.
  *
  * This file changes nothing.
  */

@@ -27,15 +27,14 @@
 #include "libpq/libpq.h"
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
-#include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/proclist.h"
-#include "storage/spin.h"
 
-#include "compat.h"
-#include "shared/clock.h"
 #include "shared/shared.h"
 #include "shared/waiters.h"
+
+/* How often a session that waits looks for its client (ms). */
+#define CLIENT_MS 1000
 
 #define ENDED_WORDS (SHARED_WAITERS / 64)
 
@@ -129,35 +128,18 @@ waiters_count_ends(int64 id)
 }
 
 /*
- * Sleep until somebody wakes this process, which is in the list of the condition variable, at most
- * for so many milliseconds, and look at the client meanwhile: if it is gone, the session ends, as
- * by client_connection_check_interval.  Who wakes takes the process out of the list; it must be
- * there again when the sleep is cancelled, or else that would wake another one in its place.
+ * If the client of this session is gone, the session ends, as the server has it end by
+ * client_connection_check_interval.  An executor has no client.
  */
 static void
-sleep_beside_client(ConditionVariable *variable, long ms, uint32 wait_event)
+check_client(void)
 {
-	MonoTime until = clock_plus_ms(clock_mono(), ms);
-	bool woken = false;
-
-	for (; !woken && ms > 0; ms = clock_ms_until(clock_mono(), until))
-	{
-		WaitEvent event = {0};
-
-		ModifyWaitEvent(FeBeWaitSet, FeBeWaitSetSocketPos, WL_SOCKET_CLOSED, NULL);
-		(void) WaitEventSetWait(FeBeWaitSet, ms, &event, 1, wait_event);
-		ResetLatch(MyLatch);
-		if (event.events & WL_POSTMASTER_DEATH)
-			proc_exit(1);
-		if (event.events & WL_SOCKET_CLOSED)
-			ClientConnectionLost = InterruptPending = true;
-		SpinLockAcquire(&variable->mutex);
-		woken = !proclist_contains(&variable->wakeup, COMPAT_MY_PROC, cvWaitLink);
-		if (woken)
-			proclist_push_tail(&variable->wakeup, COMPAT_MY_PROC, cvWaitLink);
-		SpinLockRelease(&variable->mutex);
-		CHECK_FOR_INTERRUPTS();
-	}
+	if (FeBeWaitSet == NULL || !WaitEventSetCanReportClosed())
+		return;
+	if (!pq_check_connection())
+		ClientConnectionLost = InterruptPending = true;
+	SetLatch(MyLatch); /* it may have been, and is reset by that look */
+	CHECK_FOR_INTERRUPTS();
 }
 
 /*
@@ -172,13 +154,11 @@ waiters_sleep(int64 id, uint32 ends, long ms, uint32 wait_event)
 
 	ConditionVariablePrepareToSleep(variable);
 	pg_memory_barrier(); /* its spinlock is none */
-	if (pg_atomic_read_u32(&Shared->ends[number]) == ends)
+	while (ms > 0 && pg_atomic_read_u32(&Shared->ends[number]) == ends &&
+		   ConditionVariableTimedSleep(variable, Min(ms, CLIENT_MS), wait_event))
 	{
-		/* an executor has no client */
-		if (FeBeWaitSet && WaitEventSetCanReportClosed())
-			sleep_beside_client(variable, ms, wait_event);
-		else
-			(void) ConditionVariableTimedSleep(variable, ms, wait_event);
+		ms -= CLIENT_MS;
+		check_client();
 	}
 	ConditionVariableCancelSleep();
 }
