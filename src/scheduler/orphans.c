@@ -352,24 +352,6 @@ static const Statement find_runs = {.sql =
 	"       OFFSET 0) AS n"};
 /* clang-format on */
 
-/* Add runs that must be in this state: parallel arrays of their ids, attempts and claim times. */
-static void
-arg_runs(StatementArgs *args, const TaskRun *runs, int count, const char *state)
-{
-	Datum *ids = arg_array(args, "ids", INT8OID, count);
-	Datum *attempts = arg_array(args, "attempts", INT4OID, count);
-	Datum *claims = arg_array(args, "claims", TIMESTAMPTZOID, count);
-	int i;
-
-	for (i = 0; i < count; i++)
-	{
-		ids[i] = Int64GetDatum(runs[i].id);
-		attempts[i] = Int32GetDatum(runs[i].attempt);
-		claims[i] = TimestampTzGetDatum(runs[i].claimed);
-	}
-	arg_text(args, "state", state);
-}
-
 /*
  * Find those of these runs that still have their row in state WORK, or in state STOP without an
  * end, sorted by run.

@@ -129,9 +129,7 @@ look_at_row(HeldRun *held)
 	StatementArgs args;
 
 	statement_begin(&args);
-	arg_int64(&args, "id", held->ref.run.id);
-	arg_int32(&args, "attempt", held->ref.run.attempt);
-	arg_timestamp(&args, "claimed", held->ref.run.claimed);
+	arg_run(&args, held->ref.run);
 	held->found = statement_execute(&read_row, table, &args) > 0;
 	if (held->found)
 	{
@@ -505,9 +503,7 @@ pg_task_give_back(PG_FUNCTION_ARGS)
 		if (prepare_run(&held, user))
 		{
 			statement_begin(&args);
-			arg_int64(&args, "id", held.ref.run.id);
-			arg_int32(&args, "attempt", held.ref.run.attempt);
-			arg_timestamp(&args, "claimed", held.ref.run.claimed);
+			arg_run(&args, held.ref.run);
 			arg_timestamp(&args, "stop", GetCurrentTimestamp());
 			arg_timestamp(&args, "at", at);
 			arg_json(&args, "input",

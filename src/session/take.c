@@ -392,30 +392,21 @@ return_row(ReturnSetInfo *result, uint64 i, TakenRef ref)
 static void
 return_rows(ReturnSetInfo *result, const TakenRef *refs, int count)
 {
+	TaskRun *runs = palloc(count * sizeof(TaskRun));
 	bool *returned = palloc0(count * sizeof(bool));
 	const TaskTable *table;
 	StatementArgs args;
 	HeldScope scope;
-	Datum *ids;
-	Datum *attempts;
-	Datum *claims;
 	uint64 found;
 	uint64 i;
 
+	for (i = 0; i < (uint64) count; i++)
+		runs[i] = refs[i].run;
 	table = held_begin(table_access_known(), &scope);
 	PG_TRY();
 	{
 		statement_begin(&args);
-		ids = arg_array(&args, "ids", INT8OID, count);
-		attempts = arg_array(&args, "attempts", INT4OID, count);
-		claims = arg_array(&args, "claims", TIMESTAMPTZOID, count);
-		for (i = 0; i < (uint64) count; i++)
-		{
-			ids[i] = Int64GetDatum(refs[i].run.id);
-			attempts[i] = Int32GetDatum(refs[i].run.attempt);
-			claims[i] = TimestampTzGetDatum(refs[i].run.claimed);
-		}
-		arg_text(&args, "state", "WORK");
+		arg_runs(&args, runs, count, "WORK");
 		found = statement_execute(&read_taken, table, &args);
 		for (i = 0; i < found; i++)
 		{

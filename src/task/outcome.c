@@ -142,21 +142,12 @@ static const Statement lock_unlocked = {.sql = RETRY " SKIP LOCKED"};
 
 /* clang-format on */
 
-/* Begin a statement on a run, with what its fence compares. */
-static void
-begin_run(StatementArgs *args, TaskRun run)
-{
-	statement_begin(args);
-	arg_int64(args, "id", run.id);
-	arg_int32(args, "attempt", run.attempt);
-	arg_timestamp(args, "claimed", run.claimed);
-}
-
 /* Begin a statement that writes what a run leaves in its row. */
 static void
 begin_result(StatementArgs *args, TaskRun run, const TaskResult *result)
 {
-	begin_run(args, run);
+	statement_begin(args);
+	arg_run(args, run);
 	arg_timestamp(args, "start", result->start);
 	arg_timestamp(args, "stop", result->stop);
 	arg_text(args, "response", result->response);
@@ -183,7 +174,8 @@ row_request(const TaskTable *table, TaskRun run, RowRequest *request)
 	StatementArgs args;
 	bool found;
 
-	begin_run(&args, run);
+	statement_begin(&args);
+	arg_run(&args, run);
 	found = statement_execute(&read_request, table, &args) > 0;
 	if (found)
 	{
@@ -261,7 +253,8 @@ read_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *retry)
 	StatementArgs args;
 	bool found;
 
-	begin_run(&args, run);
+	statement_begin(&args);
+	arg_run(&args, run);
 	found = statement_execute(wait ? &lock_run : &lock_unlocked, table, &args) > 0;
 	if (found)
 	{
@@ -589,7 +582,8 @@ outcome_done(const TaskTable *table, RowFinish *finish)
 		plan_after_run(table, (RowKey){run.id, finish->role}, result);
 	if (finish->removes)
 	{
-		begin_run(&args, (TaskRun){run.id, run.attempt, result->start});
+		statement_begin(&args);
+		arg_run(&args, (TaskRun){run.id, run.attempt, result->start});
 		(void) execute_and_end(&delete_row, table, &args);
 	}
 	return true;

@@ -299,6 +299,33 @@ arg_ids(StatementArgs *args, const char *name, const int64 *ids, int count)
 		elements[i] = Int64GetDatum(ids[i]);
 }
 
+/* Add a run: what the fence of a statement on its row compares. */
+void
+arg_run(StatementArgs *args, TaskRun run)
+{
+	arg_int64(args, "id", run.id);
+	arg_int32(args, "attempt", run.attempt);
+	arg_timestamp(args, "claimed", run.claimed);
+}
+
+/* Add runs that must be in this state: parallel arrays of their ids, attempts and claim times. */
+void
+arg_runs(StatementArgs *args, const TaskRun *runs, int count, const char *state)
+{
+	Datum *ids = arg_array(args, "ids", INT8OID, count);
+	Datum *attempts = arg_array(args, "attempts", INT4OID, count);
+	Datum *claims = arg_array(args, "claims", TIMESTAMPTZOID, count);
+	int i;
+
+	for (i = 0; i < count; i++)
+	{
+		ids[i] = Int64GetDatum(runs[i].id);
+		attempts[i] = Int32GetDatum(runs[i].attempt);
+		claims[i] = TimestampTzGetDatum(runs[i].claimed);
+	}
+	arg_text(args, "state", state);
+}
+
 /*
  * A column of a row of the last result, which has this type.  Raises an error for NULL, and for
  * another type: a trigger of the owner's may have changed the table since it was checked.

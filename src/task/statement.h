@@ -25,6 +25,7 @@
 #include "utils/jsonb.h"
 #include "utils/timestamp.h"
 
+#include "shared/task.h"
 #include "task/table.h"
 
 /*
@@ -180,5 +181,7 @@ arg_json(StatementArgs *args, const char *name, const struct varlena *value)
 
 extern Datum *arg_array(StatementArgs *args, const char *name, Oid element_type, int count);
 extern void arg_ids(StatementArgs *args, const char *name, const int64 *ids, int count);
+extern void arg_run(StatementArgs *args, TaskRun run);
+extern void arg_runs(StatementArgs *args, const TaskRun *runs, int count, const char *state);
 
 #endif /* PG_TASK_STATEMENT_H */
