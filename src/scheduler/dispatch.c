@@ -330,6 +330,7 @@ static void
 consider_group(DispatchRound *round, QueueGroup *group)
 {
 	bool refused = refused_has(group->places[group->next], round->now.mono);
+	bool taken = group->role->taker > 0;
 	Role role;
 
 	if (refused && queue_rule(group->queue)->strict)
@@ -343,13 +344,13 @@ consider_group(DispatchRound *round, QueueGroup *group)
 		round->dropped = true;
 		return;
 	}
-	if (queue_rule(group->queue)->taker > 0)
+	if (taken)
 		role = roles_of_taken(group->key.role, group->key.role_id);
 	else
 		role = roles_check(MyScheduler->table->owner, group->key.role, group->key.role_id);
 	if (!role.settled)
 		leave_to_binding(round, group);
-	else if (group->role->taker > 0)
+	else if (taken)
 		try_taker(round, group, &role);
 	else if (role.error)
 		fail_group(round, group, &role);

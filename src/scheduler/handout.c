@@ -353,6 +353,15 @@ handout_find(const QueueGroup *group, Taker *taker)
 	return answer;
 }
 
+/* When the time of a run is over that is handed out now.  "timeout": its own, negative for none. */
+static MonoTime
+times_out(MonoTime now, int64 timeout)
+{
+	if (timeout < 0)
+		timeout = TIMEOUT_US;
+	return timeout > 0 ? (MonoTime){now.us + timeout} : CLOCK_NEVER;
+}
+
 /* A task was chosen for this session: it counts as running in its queue from now on. */
 void
 handout_reserve(const Taker *taker, QueueState *queue)
@@ -372,7 +381,6 @@ handout_give(const Taker *taker, QueueState *queue, QueueStart start, const Clai
 {
 	Waiting *waiting = handout.waiting[taker->number];
 	MonoTime now = clock_mono();
-	int64 timeout = task->timeout >= 0 ? task->timeout : TIMEOUT_US;
 	SharedTaken run = {.scheduler = my_number(),
 					   .database = MyScheduler->slot->database,
 					   .relid = task->relid,
@@ -383,7 +391,7 @@ handout_give(const Taker *taker, QueueState *queue, QueueStart start, const Clai
 					   .retries = task->defaults.retry >= 0 ? task->defaults.retry
 															: roles_settings(task->role).retry,
 					   .expires = CLOCK_NEVER,
-					   .times_out = timeout > 0 ? (MonoTime){now.us + timeout} : CLOCK_NEVER,
+					   .times_out = times_out(now, task->timeout),
 					   .notify = task->notify,
 					   .defaults = task->defaults};
 	int number = -1;
@@ -442,9 +450,6 @@ handout_end_round(bool complete)
 	}
 	if (complete)
 		handout.asked = false;
-	handout.listed = false;
-	handout.count = 0;
-	handout.request = NULL;
 }
 
 /* ---- the rows ---- */
@@ -507,29 +512,28 @@ handout_reconcile(const WorkingRow *rows, int count,
 bool
 handout_keep(const WorkingRow *row)
 {
-	QueueState *queue = queue_find_or_add(row->queue);
-	const QueueRule *rule = queue_rule(queue);
-	MonoTime now = clock_mono();
-	int64 timeout = row->timeout >= 0			  ? row->timeout
-					: rule->defaults.timeout >= 0 ? rule->defaults.timeout
-												  : TIMEOUT_US;
 	SharedTaken run = {.scheduler = my_number(),
 					   .database = MyScheduler->slot->database,
 					   .relid = MyScheduler->table->relid,
 					   .run = row->run,
-					   .taker = (Oid) rule->taker,
-					   .role = roles_bound(row->role, row->role_id),
 					   .pid = row->pid,
 					   .proc = SHARED_NO_PROC,
 					   .lease = row->lease,
-					   .expires = clock_plus_ms(now, row->lease),
-					   .times_out = timeout > 0 ? (MonoTime){now.us + timeout} : CLOCK_NEVER,
-					   .notify = true,
-					   .defaults = rule->defaults};
+					   .notify = true};
+	MonoTime now = clock_mono();
+	const QueueRule *rule;
 	int number;
 
-	if (row->lease <= 0 || rule->taker <= RULE_NO_ROLE || row->run.claimed >= Shared->takers->since)
+	if (row->lease <= 0 || row->run.claimed >= Shared->takers->since)
 		return false;
+	rule = queue_rule(queue_find_or_add(row->queue));
+	if (rule->taker <= RULE_NO_ROLE)
+		return false;
+	run.taker = (Oid) rule->taker;
+	run.defaults = rule->defaults;
+	run.role = roles_bound(row->role, row->role_id);
+	run.expires = clock_plus_ms(now, row->lease);
+	run.times_out = times_out(now, row->timeout >= 0 ? row->timeout : rule->defaults.timeout);
 	strlcpy(run.role_name, row->role, sizeof(run.role_name));
 	strlcpy(run.queue, row->queue, sizeof(run.queue));
 	number = taken_keep(&run);
