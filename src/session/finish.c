@@ -40,15 +40,14 @@ PG_FUNCTION_INFO_V1(pg_task_alive);
 /* Handles that one call takes. */
 #define HANDLES_MAX 10000
 
-/* The task table, between held_begin and held_end. */
-static const TaskTable *table;
-
 /* ---- a run and its row ---- */
 
 /* A run that a handle names. */
 typedef struct HeldRun
 {
 	TakenRef ref;
+	Oid user;	/* who ends it */
+	int number; /* of the handle among those of the call */
 	bool known; /* it is in shared memory: this is its entry */
 	SharedTaken entry;
 	Oid relid;
@@ -61,11 +60,32 @@ typedef struct HeldRun
 	char *role;
 } HeldRun;
 
-/* Read a handle.  Whether there is such a run, the row says. */
+/*
+ * Raise an error if the user may not end this run: "taker" is the role whose members may.  That is
+ * told only of a run that is in shared memory: other handles may be made up.
+ */
+static void
+check_rights(const HeldRun *held, int64 taker)
+{
+	const char *role;
+
+	if (taker > 0 && has_privs_of_role(held->user, (Oid) taker))
+		return;
+	role = held->known && taker > RULE_NO_ROLE ? GetUserNameFromId((Oid) taker, true) : NULL;
+	ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					errmsg("you may not end task " INT64_FORMAT, held->ref.run.id),
+					role ? errdetail("Members of role \"%s\" may.", role) : 0));
+}
+
+/*
+ * Read a handle, and check that the current user may end its run.  If that is not in shared memory,
+ * because it has ended or the server was restarted, its row says whether there is such a run, and
+ * the rule of its queue decides.
+ */
 static HeldRun
 find_run(const text *handle)
 {
-	HeldRun held = {0};
+	HeldRun held = {.user = GetUserId()};
 	TaskRun *run = &held.ref.run;
 	char *string = text_to_cstring(handle);
 	int length = 0;
@@ -78,31 +98,9 @@ find_run(const text *handle)
 						errhint("A handle is what pg_task_take has returned.")));
 	held.known = taken_find(&held.ref, &held.entry);
 	held.relid = held.known ? held.entry.relid : table_access_find();
+	if (held.known)
+		check_rights(&held, held.entry.taker);
 	return held;
-}
-
-static void
-check_rights(const HeldRun *held, int64 taker)
-{
-	Assert(!owner_acts() || taker == 0);
-	if (taker <= 0 || !has_privs_of_role(GetUserId(), (Oid) taker))
-		ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-						errmsg("you may not end task " INT64_FORMAT, held->ref.run.id),
-						taker > RULE_NO_ROLE && GetUserNameFromId((Oid) taker, true)
-							? errdetail("Members of role \"%s\" may.",
-										GetUserNameFromId((Oid) taker, true))
-							: 0));
-}
-
-/*
- * May the current user end this run?  If it is not in shared memory, because it has ended or the
- * server was restarted, the rule of the queue of its row decides.
- */
-static void
-check_run(HeldRun *held)
-{
-	if (held->known)
-		check_rights(held, held->entry.taker);
 }
 
 /* clang-format off */
@@ -123,7 +121,7 @@ static const Statement give_back_row = {.sql =
 
 /* Read the row of a run.  Acts as the owner. */
 static void
-look_at_row(HeldRun *held)
+look_at_row(const TaskTable *table, HeldRun *held)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	StatementArgs args;
@@ -143,11 +141,10 @@ look_at_row(HeldRun *held)
 
 /*
  * Prepare to write the outcome of a run: its queue, the role of its row and the defaults of its
- * queue are known then, and that the user may end it ("user" is who he is without the owner's
- * rights).  Returns false if no row belongs to the run.
+ * queue are known then, and that the user may end it.  Returns false if no row belongs to the run.
  */
 static bool
-prepare_run(HeldRun *held, Oid user)
+prepare_run(const TaskTable *table, HeldRun *held)
 {
 	const QueueRule *rule;
 
@@ -157,12 +154,11 @@ prepare_run(HeldRun *held, Oid user)
 		held->role = held->entry.role_name;
 		return true;
 	}
-	look_at_row(held);
+	look_at_row(table, held);
 	if (!held->found)
 		return false;
 	rule = queue_rules_find(queue_rules_load(table->relid, table->owner), held->queue);
-	if (rule->taker <= 0 || !has_privs_of_role(user, (Oid) rule->taker))
-		check_rights(held, 0);
+	check_rights(held, rule->taker);
 	held->entry.defaults = rule->defaults;
 	return true;
 }
@@ -172,7 +168,7 @@ prepare_run(HeldRun *held, Oid user)
  * when the transaction commits.
  */
 static void
-note_ended(HeldRun *held, const TaskResult *result)
+note_ended(const TaskTable *table, HeldRun *held, const TaskResult *result)
 {
 	TaskEvent event = {.id = held->ref.run.id,
 					   .attempt = held->ref.run.attempt,
@@ -212,12 +208,12 @@ leave_run(const HeldRun *held)
 
 /* The run is not held any more, or never was: raise an error. */
 static void
-reject_run(HeldRun *held)
+reject_run(const TaskTable *table, HeldRun *held)
 {
 	int64 id = held->ref.run.id;
 
 	leave_run(held);
-	look_at_row(held);
+	look_at_row(table, held);
 	if (held->is_done)
 		ereport(ERROR, (errcode(ERRCODE_TASK_ENDED),
 						errmsg("task " INT64_FORMAT " is DONE by this handle already", id)));
@@ -240,51 +236,48 @@ compare_runs(const void *a, const void *b)
 	return task_compare_runs(((const HeldRun *) a)->ref.run, ((const HeldRun *) b)->ref.run);
 }
 
-/* Write that these runs are DONE, all of one table, in the order of their ids. */
-static void
-finish_runs(HeldRun *helds, const char **responses, int count)
+/* Runs that are DONE, all of one table, in the order of their ids. */
+typedef struct Finishing
 {
+	HeldRun *helds;
+	const char **responses;
+	int count;
+} Finishing;
+
+/* Write that these runs are DONE. */
+static void
+finish_runs(const TaskTable *table, void *arg)
+{
+	const Finishing *finishing = arg;
+	HeldRun *helds = finishing->helds;
+	int count = finishing->count;
 	TimestampTz stop = GetCurrentTimestamp();
 	RowFinish *finishes = palloc0(count * sizeof(RowFinish));
 	TaskResult *results = palloc0(count * sizeof(TaskResult));
-	Oid user = GetUserId();
-	HeldScope scope;
 	int i;
 
-	table = held_begin(helds[0].relid, &scope);
-	PG_TRY();
+	for (i = 0; i < count; i++)
 	{
-		for (i = 0; i < count; i++)
-		{
-			HeldRun *held = &helds[i];
+		HeldRun *held = &helds[i];
 
-			if (!prepare_run(held, user))
-				reject_run(held);
-			results[i] = (TaskResult){.outcome = TASK_DONE,
-									  .start = held->ref.run.claimed,
-									  .stop = Max(stop, held->ref.run.claimed),
-									  .response = responses[i]};
-			finishes[i] =
-				(RowFinish){.run = held->ref.run, .role = held->role, .result = &results[i]};
-		}
-		direct_finish(table, finishes, count);
-		for (i = 0; i < count; i++)
-		{
-			RowFinish *finish = &finishes[i];
-
-			if ((!finish->finished || finish->repeats || finish->removes) &&
-				!outcome_done(table, finish))
-				reject_run(&helds[i]);
-			note_ended(&helds[i], &results[i]);
-		}
-		held_end(&scope);
+		if (!prepare_run(table, held))
+			reject_run(table, held);
+		results[i] = (TaskResult){.outcome = TASK_DONE,
+								  .start = held->ref.run.claimed,
+								  .stop = Max(stop, held->ref.run.claimed),
+								  .response = finishing->responses[i]};
+		finishes[i] = (RowFinish){.run = held->ref.run, .role = held->role, .result = &results[i]};
 	}
-	PG_CATCH();
+	direct_finish(table, finishes, count);
+	for (i = 0; i < count; i++)
 	{
-		held_abandon(&scope);
-		PG_RE_THROW();
+		RowFinish *finish = &finishes[i];
+
+		if ((!finish->finished || finish->repeats || finish->removes) &&
+			!outcome_done(table, finish))
+			reject_run(table, &helds[i]);
+		note_ended(table, &helds[i], &results[i]);
 	}
-	PG_END_TRY();
 }
 
 /* A result as it is written into the row. */
@@ -313,10 +306,9 @@ pg_task_finish(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("the handle must not be null")));
 	held = find_run(PG_GETARG_TEXT_PP(0));
-	check_run(&held);
 	if (!PG_ARGISNULL(1))
 		response = response_of(PG_GETARG_JSONB_P(1));
-	finish_runs(&held, &response, 1);
+	held_call_as_owner(held.relid, finish_runs, &(Finishing){&held, &response, 1});
 	PG_RETURN_VOID();
 }
 
@@ -340,7 +332,7 @@ read_handles(ArrayType *array, int *count)
 			ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 							errmsg("the handles must not be null")));
 		helds[i] = find_run(DatumGetTextPP(handles[i]));
-		check_run(&helds[i]);
+		helds[i].number = i;
 	}
 	return helds;
 }
@@ -376,8 +368,6 @@ pg_task_finish_all(PG_FUNCTION_ARGS)
 						errmsg("the results must be a list, with one for each handle")));
 	/* in the order of ids, so that two calls do not wait for each other */
 	responses = palloc(Max(count, 1) * sizeof(char *));
-	for (i = 0; i < count; i++)
-		helds[i].entry.pid = i;
 	qsort(helds, count, sizeof(HeldRun), compare_runs);
 	for (i = 0; i < count; i++)
 	{
@@ -385,10 +375,10 @@ pg_task_finish_all(PG_FUNCTION_ARGS)
 			(compare_runs(&helds[i - 1], &helds[i]) == 0 || helds[i].relid != helds[0].relid))
 			ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 							errmsg("the handles must be different ones")));
-		responses[i] = results ? response_at(results, helds[i].entry.pid) : NULL;
+		responses[i] = results ? response_at(results, helds[i].number) : NULL;
 	}
 	if (count > 0)
-		finish_runs(helds, responses, count);
+		held_call_as_owner(helds[0].relid, finish_runs, &(Finishing){helds, responses, count});
 	PG_RETURN_VOID();
 }
 
@@ -407,34 +397,30 @@ read_sqlstate(const text *value)
 	return code;
 }
 
-/* Write that a run has failed.  Returns its state now; NULL: it is not held any more. */
-static const char *
-fail_run(HeldRun *held, TaskResult *result)
+/* A run that has failed. */
+typedef struct Failing
 {
-	const char *volatile state = NULL;
-	Oid user = GetUserId();
-	HeldScope scope;
+	HeldRun held;
+	TaskResult result;
+	const char *state; /* of the task then; NULL: the run is not held any more */
+} Failing;
 
-	table = held_begin(held->relid, &scope);
-	PG_TRY();
+/* Write that the run has failed. */
+static void
+fail_run(const TaskTable *table, void *arg)
+{
+	Failing *failing = arg;
+	HeldRun *held = &failing->held;
+	TaskResult *result = &failing->result;
+
+	if (prepare_run(table, held) &&
+		outcome_failed(table, held->ref.run, result, &held->entry.defaults, true))
 	{
-		if (prepare_run(held, user) &&
-			outcome_failed(table, held->ref.run, result, &held->entry.defaults, true))
-		{
-			state = result->outcome == TASK_FAIL && !result->planned_again ? "FAIL" : "PLAN";
-			note_ended(held, result);
-		}
-		else
-			leave_run(held);
-		held_end(&scope);
+		failing->state = result->outcome == TASK_FAIL && !result->planned_again ? "FAIL" : "PLAN";
+		note_ended(table, held, result);
 	}
-	PG_CATCH();
-	{
-		held_abandon(&scope);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	return state;
+	else
+		leave_run(held);
 }
 
 /*
@@ -445,37 +431,68 @@ Datum
 pg_task_fail(PG_FUNCTION_ARGS)
 {
 	Failure why = {.severity = "ERROR", .sqlstate = "P0001"};
-	TaskResult result = {.failure = &why};
-	const char *state;
-	HeldRun held;
+	Failing failing = {.result.failure = &why};
+	TaskResult *result = &failing.result;
 
 	held_check_session("pg_task_fail");
 	if (PG_ARGISNULL(0))
 		PG_RETURN_NULL();
-	held = find_run(PG_GETARG_TEXT_PP(0));
-	check_run(&held);
+	failing.held = find_run(PG_GETARG_TEXT_PP(0));
 	why.error = PG_ARGISNULL(1) ? "missing error text" : text_to_cstring(PG_GETARG_TEXT_PP(1));
 	if (!PG_ARGISNULL(2))
 		why.detail = text_to_cstring(PG_GETARG_TEXT_PP(2));
 	if (!PG_ARGISNULL(3))
 		why.sqlstate = read_sqlstate(PG_GETARG_TEXT_PP(3));
-	result.final = !PG_ARGISNULL(4) && PG_GETARG_BOOL(4);
+	result->final = !PG_ARGISNULL(4) && PG_GETARG_BOOL(4);
 	if (!PG_ARGISNULL(5) && PG_GETARG_INT32(5) < 0)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("\"again\" must not be negative")));
 	if (!PG_ARGISNULL(5))
-		result.wait = Max((int64) PG_GETARG_INT32(5) * 1000, 1);
-	result.start = held.ref.run.claimed;
-	result.stop = Max(GetCurrentTimestamp(), held.ref.run.claimed);
-	result.error = why.error;
-	result.sqlstate = why.sqlstate;
-	state = fail_run(&held, &result);
-	if (state == NULL)
+		result->wait = Max((int64) PG_GETARG_INT32(5) * 1000, 1);
+	result->start = failing.held.ref.run.claimed;
+	result->stop = Max(GetCurrentTimestamp(), failing.held.ref.run.claimed);
+	result->error = why.error;
+	result->sqlstate = why.sqlstate;
+	held_call_as_owner(failing.held.relid, fail_run, &failing);
+	if (failing.state == NULL)
 		PG_RETURN_NULL();
-	PG_RETURN_TEXT_P(cstring_to_text(state));
+	PG_RETURN_TEXT_P(cstring_to_text(failing.state));
 }
 
 /* ---- pg_task_give_back ---- */
+
+/* A run that is given back. */
+typedef struct GivingBack
+{
+	HeldRun held;
+	TimestampTz at;
+	struct varlena *input; /* NULL: as it is */
+	bool given;
+} GivingBack;
+
+/* Write that the task of the run waits again. */
+static void
+give_back_run(const TaskTable *table, void *arg)
+{
+	GivingBack *giving = arg;
+	HeldRun *held = &giving->held;
+	StatementArgs args;
+
+	if (prepare_run(table, held))
+	{
+		statement_begin(&args);
+		arg_run(&args, held->ref.run);
+		arg_timestamp(&args, "stop", GetCurrentTimestamp());
+		arg_timestamp(&args, "at", giving->at);
+		arg_json(&args, "input", giving->input);
+		giving->given = statement_execute(&give_back_row, table, &args) > 0;
+		statement_end();
+	}
+	if (giving->given)
+		note_ended(table, held, NULL);
+	else
+		leave_run(held);
+}
 
 /*
  * pg_task_give_back(handle, at, input): the task waits again, until this time.  Returns false if it
@@ -484,73 +501,39 @@ pg_task_fail(PG_FUNCTION_ARGS)
 Datum
 pg_task_give_back(PG_FUNCTION_ARGS)
 {
-	volatile bool given = false;
-	Oid user = GetUserId();
-	StatementArgs args;
-	HeldScope scope;
-	TimestampTz at;
-	HeldRun held;
+	GivingBack giving = {0};
 
 	held_check_session("pg_task_give_back");
 	if (PG_ARGISNULL(0))
 		PG_RETURN_BOOL(false);
-	held = find_run(PG_GETARG_TEXT_PP(0));
-	check_run(&held);
-	at = PG_ARGISNULL(1) ? GetCurrentTimestamp() : PG_GETARG_TIMESTAMPTZ(1);
-	table = held_begin(held.relid, &scope);
-	PG_TRY();
-	{
-		if (prepare_run(&held, user))
-		{
-			statement_begin(&args);
-			arg_run(&args, held.ref.run);
-			arg_timestamp(&args, "stop", GetCurrentTimestamp());
-			arg_timestamp(&args, "at", at);
-			arg_json(&args, "input",
-					 PG_ARGISNULL(2) ? NULL : (struct varlena *) PG_GETARG_JSONB_P(2));
-			given = statement_execute(&give_back_row, table, &args) > 0;
-			statement_end();
-		}
-		if (given)
-			note_ended(&held, NULL);
-		else
-			leave_run(&held);
-		held_end(&scope);
-	}
-	PG_CATCH();
-	{
-		held_abandon(&scope);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	PG_RETURN_BOOL(given);
+	giving.held = find_run(PG_GETARG_TEXT_PP(0));
+	giving.at = PG_ARGISNULL(1) ? GetCurrentTimestamp() : PG_GETARG_TIMESTAMPTZ(1);
+	if (!PG_ARGISNULL(2))
+		giving.input = (struct varlena *) PG_GETARG_JSONB_P(2);
+	held_call_as_owner(giving.held.relid, give_back_run, &giving);
+	PG_RETURN_BOOL(giving.given);
 }
 
 /* ---- pg_task_alive ---- */
+
+/* Look whether the row of a run, which is not in shared memory, says that it is held. */
+static void
+look_if_held(const TaskTable *table, void *arg)
+{
+	HeldRun *held = arg;
+
+	if (!prepare_run(table, held))
+		held->works = false;
+}
 
 /* Is a run that is not in shared memory still held, since before the server was restarted? */
 static bool
 is_held_by_row(HeldRun *held)
 {
-	volatile bool works = false;
-	Oid user = GetUserId();
-	HeldScope scope;
-
 	if (held->ref.run.claimed >= Shared->takers->since)
 		return false;
-	table = held_begin(held->relid, &scope);
-	PG_TRY();
-	{
-		works = prepare_run(held, user) && held->works;
-		held_end(&scope);
-	}
-	PG_CATCH();
-	{
-		held_abandon(&scope);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	return works;
+	held_call_as_owner(held->relid, look_if_held, held);
+	return held->works;
 }
 
 /*

@@ -18,20 +18,19 @@
 #include "shared/shared.h"
 #include "shared/slots.h"
 #include "shared/statistics.h"
+#include "task/owner.h"
 #include "task/owner_code.h"
 #include "task/statement.h"
 
 /* ---- the end of the transaction ---- */
 
-/* What this transaction does with a run, if it commits. */
-typedef struct HeldChange
+struct HeldChange
 {
 	TakenRef ref;
-	int level;	  /* of the transaction or subtransaction */
-	bool ends;	  /* else it was fetched */
-	bool reports; /* this event */
-	TaskEvent event;
-} HeldChange;
+	int level;		  /* of the transaction or subtransaction */
+	bool ends;		  /* else it was fetched */
+	TaskEvent *event; /* NULL: none */
+};
 
 /*
  * In the order in which they were made, in TopTransactionContext.  Static, because it collects from
@@ -39,8 +38,8 @@ typedef struct HeldChange
  */
 static List *changes;
 
-static void
-add_change(TakenRef ref, bool ends, const TaskEvent *event)
+static HeldChange *
+add_change(TakenRef ref, bool ends)
 {
 	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
 	HeldChange *change = palloc0(sizeof(HeldChange));
@@ -48,45 +47,53 @@ add_change(TakenRef ref, bool ends, const TaskEvent *event)
 	change->ref = ref;
 	change->level = GetCurrentTransactionNestLevel();
 	change->ends = ends;
-	change->reports = event != NULL;
-	if (event)
-	{
-		change->event = *event;
-		change->event.queue = pstrdup(event->queue);
-		change->event.role_name = pstrdup(event->role_name);
-		change->event.sqlstate = event->sqlstate ? pstrdup(event->sqlstate) : NULL;
-		change->event.error = event->error ? pstrdup(event->error) : NULL;
-	}
 	changes = lappend(changes, change);
+	MemoryContextSwitchTo(old);
+	return change;
+}
+
+/* This event is reported when the change is committed. */
+static void
+set_event(HeldChange *change, const TaskEvent *event)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+
+	change->event = event_copy(event);
 	MemoryContextSwitchTo(old);
 }
 
-/* This session has fetched a run, which is held when its transaction commits. */
-void
+/*
+ * This session has fetched a run, which is held when its transaction commits.  What is returned
+ * lives as long as the transaction.
+ */
+HeldChange *
 held_fetched(TakenRef ref)
 {
-	add_change(ref, false, NULL);
+	return add_change(ref, false);
 }
 
-/* The same: its row was read. */
+/* The row of a run that was fetched is read: the run has begun. */
 void
-held_started(TakenRef ref, const char *queue, const char *role, int64 waited)
+held_started(HeldChange *change, const char *queue, const char *role, int64 waited)
 {
 	TaskEvent event = {.kind = EVENT_STARTED,
-					   .id = ref.run.id,
-					   .attempt = ref.run.attempt,
+					   .id = change->ref.run.id,
+					   .attempt = change->ref.run.attempt,
 					   .queue = queue,
 					   .role_name = role,
 					   .elapsed = waited};
 
-	add_change(ref, false, &event);
+	set_event(change, &event);
 }
 
 /* The row of a run is written: it has ended, which is reported (unless NULL) with the commit. */
 void
 held_ended(TakenRef ref, const TaskEvent *event)
 {
-	add_change(ref, true, event);
+	HeldChange *change = add_change(ref, true);
+
+	if (event)
+		set_event(change, event);
 }
 
 /* Has this transaction ended the run? */
@@ -146,8 +153,8 @@ held_transaction_ended(XactEvent event)
 				taken_end(change->ref, TAKEN_WRITTEN);
 			else
 				taken_hold(change->ref);
-			if (change->reports)
-				event_report(&change->event);
+			if (change->event)
+				event_report(change->event);
 		}
 	}
 	if (event == XACT_EVENT_COMMIT)
@@ -197,12 +204,14 @@ held_check_session(const char *function)
 static TaskTable *table;
 
 /*
- * Begin to use the task table as its owner.  The caller ends that by held_end, and after an error
- * calls held_abandon.
+ * Call a function that executes statements on the task table, as the owner of the table.  After an
+ * error that it raises, the session has its own rights again.
  */
-const TaskTable *
-held_begin(Oid relid, HeldScope *scope)
+void
+held_call_as_owner(Oid relid, void (*call)(const TaskTable *table, void *arg), void *arg)
 {
+	OwnerScope scope;
+	int old_bar;
 	bool barred;
 
 	if (!OidIsValid(relid) || !statement_lock_table(&table, relid, RowExclusiveLock) ||
@@ -215,26 +224,22 @@ held_begin(Oid relid, HeldScope *scope)
 						errmsg("code of the owner of the task table must not run in this session"),
 						errdetail("It would run with this write: %s.", table->code),
 						errhint("Have the owner drop it, or connect as the owner.")));
-	owner_become_in_session(table->owner, &scope->owner);
-	scope->barred = owner_code_bar(barred ? ERRCODE_INSUFFICIENT_PRIVILEGE : 0);
-	PushActiveSnapshot(GetTransactionSnapshot());
-	return table;
-}
-
-void
-held_end(const HeldScope *scope)
-{
-	PopActiveSnapshot();
-	(void) owner_code_bar(scope->barred);
-	owner_return(&scope->owner);
-}
-
-/* An error has ended what held_begin began: the server restores the rest. */
-void
-held_abandon(const HeldScope *scope)
-{
-	if (!owner_acts())
-		return;
-	(void) owner_code_bar(scope->barred);
-	owner_abandon();
+	old_bar = owner_code_bar(barred ? ERRCODE_INSUFFICIENT_PRIVILEGE : 0);
+	PG_TRY();
+	{
+		owner_become_in_session(table->owner, &scope);
+		PushActiveSnapshot(GetTransactionSnapshot());
+		call(table, arg);
+		PopActiveSnapshot();
+		owner_return(&scope);
+	}
+	PG_CATCH();
+	{
+		/* the server restores the rest */
+		(void) owner_code_bar(old_bar);
+		owner_abandon();
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	(void) owner_code_bar(old_bar);
 }

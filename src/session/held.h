@@ -12,26 +12,20 @@
 
 #include "shared/takers.h"
 #include "task/events.h"
-#include "task/owner.h"
 #include "task/table.h"
 
 /* A handle: the number of an entry, and the run.  With it, scanf and printf name the same. */
 #define HELD_HANDLE "%d." INT64_FORMAT ".%d." INT64_FORMAT
 
-/* Between held_begin and held_end statements are executed on the task table, as its owner. */
-typedef struct HeldScope
-{
-	OwnerScope owner;
-	int barred; /* what owner_code_bar returned */
-} HeldScope;
+/* What the current transaction does with a run, if it commits. */
+typedef struct HeldChange HeldChange;
 
 extern void held_check_session(const char *function);
-extern const TaskTable *held_begin(Oid relid, HeldScope *scope);
-extern void held_end(const HeldScope *scope);
-extern void held_abandon(const HeldScope *scope);
+extern void
+held_call_as_owner(Oid relid, void (*call)(const TaskTable *table, void *arg), void *arg);
 
-extern void held_fetched(TakenRef ref);
-extern void held_started(TakenRef ref, const char *queue, const char *role, int64 waited);
+extern HeldChange *held_fetched(TakenRef ref);
+extern void held_started(HeldChange *change, const char *queue, const char *role, int64 waited);
 extern void held_ended(TakenRef ref, const TaskEvent *event);
 extern bool held_has_ended(TaskRun run);
 

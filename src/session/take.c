@@ -344,7 +344,7 @@ set_text(ResultRow *row, const char *column, uint64 i, int number)
 
 /* Return a row of the last result, as the caller gets it. */
 static void
-return_row(ReturnSetInfo *result, uint64 i, TakenRef ref)
+return_row(ReturnSetInfo *result, uint64 i, TakenRef ref, HeldChange *change)
 {
 	SharedTaken entry;
 	ResultRow row;
@@ -385,51 +385,44 @@ return_row(ReturnSetInfo *result, uint64 i, TakenRef ref)
 		result_row_set(&row, "deadline", TimestampTzGetDatum(now.wall + left));
 	}
 	tuplestore_putvalues(result->setResult, result->setDesc, row.values, row.nulls);
-	held_started(ref, queue, role, Max(ref.run.claimed - dt, 0));
+	held_started(change, queue, role, Max(ref.run.claimed - dt, 0));
 }
+
+/* The runs that were taken. */
+typedef struct Takings
+{
+	ReturnSetInfo *result;
+	TakenRef refs[TAKE_MAX];
+	HeldChange *changes[TAKE_MAX];
+	bool returned[TAKE_MAX];
+	int count;
+} Takings;
 
 /* Return the rows of the runs that were taken. */
 static void
-return_rows(ReturnSetInfo *result, const TakenRef *refs, int count)
+return_rows(const TaskTable *table, void *arg)
 {
-	TaskRun *runs = palloc(count * sizeof(TaskRun));
-	bool *returned = palloc0(count * sizeof(bool));
-	const TaskTable *table;
+	Takings *takings = arg;
+	TaskRun runs[TAKE_MAX];
 	StatementArgs args;
-	HeldScope scope;
 	uint64 found;
 	uint64 i;
 
-	for (i = 0; i < (uint64) count; i++)
-		runs[i] = refs[i].run;
-	table = held_begin(table_access_known(), &scope);
-	PG_TRY();
+	for (i = 0; i < (uint64) takings->count; i++)
+		runs[i] = takings->refs[i].run;
+	statement_begin(&args);
+	arg_runs(&args, runs, takings->count, "WORK");
+	found = statement_execute(&read_taken, table, &args);
+	for (i = 0; i < found; i++)
 	{
-		statement_begin(&args);
-		arg_runs(&args, runs, count, "WORK");
-		found = statement_execute(&read_taken, table, &args);
-		for (i = 0; i < found; i++)
-		{
-			int number = statement_int32(i, 1) - 1;
+		int number = statement_int32(i, 1) - 1;
 
-			if (returned[number])
-				continue;
-			return_row(result, i, refs[number]);
-			returned[number] = true;
-		}
-		statement_end();
-		held_end(&scope);
+		if (takings->returned[number])
+			continue;
+		return_row(takings->result, i, takings->refs[number], takings->changes[number]);
+		takings->returned[number] = true;
 	}
-	PG_CATCH();
-	{
-		held_abandon(&scope);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	/* somebody has stopped it, or changed it, since the claim */
-	for (i = 0; i < (uint64) count; i++)
-		if (!returned[i])
-			taken_end(refs[i], TAKEN_LEFT);
+	statement_end();
 }
 
 /*
@@ -439,11 +432,9 @@ return_rows(ReturnSetInfo *result, const TakenRef *refs, int count)
 Datum
 pg_task_take(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = result_set_begin(fcinfo, 15);
-	TakenRef refs[TAKE_MAX];
+	Takings takings = {.result = result_set_begin(fcinfo, 15)};
 	TakerWish wish;
 	int wait;
-	int count;
 	int i;
 
 	check_session();
@@ -459,11 +450,15 @@ pg_task_take(PG_FUNCTION_ARGS)
 		wish.nnames = add_texts(&wish, PG_GETARG_ARRAYTYPE_P(4), false);
 	if (wish.lease == 0)
 		watch_session();
-	count = wait_for_tasks(&wish, wait, refs);
-	for (i = 0; i < count; i++)
-		held_fetched(refs[i]);
-	if (count > 0)
-		return_rows(result, refs, count);
+	takings.count = wait_for_tasks(&wish, wait, takings.refs);
+	for (i = 0; i < takings.count; i++)
+		takings.changes[i] = held_fetched(takings.refs[i]);
+	if (takings.count > 0)
+		held_call_as_owner(table_access_known(), return_rows, &takings);
+	/* somebody has stopped it, or changed it, since the claim */
+	for (i = 0; i < takings.count; i++)
+		if (!takings.returned[i])
+			taken_end(takings.refs[i], TAKEN_LEFT);
 	return (Datum) 0;
 }
 

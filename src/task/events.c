@@ -121,24 +121,31 @@ copy_text(const char *text)
 	return text ? pstrdup(text) : NULL;
 }
 
-/* This has happened, if the transaction commits. */
-void
-event_note(const TaskEvent *event)
+/* Copy an event, with its texts, into the current memory context. */
+TaskEvent *
+event_copy(const TaskEvent *event)
 {
-	MemoryContext old;
-	TaskEvent *copy;
+	TaskEvent *copy = palloc(sizeof(TaskEvent));
 
-	if (noted.context == NULL)
-		noted.context =
-			AllocSetContextCreate(TopMemoryContext, "pg_task events", ALLOCSET_SMALL_SIZES);
-	old = MemoryContextSwitchTo(noted.context);
-	copy = palloc(sizeof(TaskEvent));
 	*copy = *event;
 	copy->queue = copy_text(event->queue);
 	copy->role_name = copy_text(event->role_name);
 	copy->sqlstate = copy_text(event->sqlstate);
 	copy->error = copy_text(event->error);
-	noted.list = lappend(noted.list, copy);
+	return copy;
+}
+
+/* This has happened, if the transaction commits. */
+void
+event_note(const TaskEvent *event)
+{
+	MemoryContext old;
+
+	if (noted.context == NULL)
+		noted.context =
+			AllocSetContextCreate(TopMemoryContext, "pg_task events", ALLOCSET_SMALL_SIZES);
+	old = MemoryContextSwitchTo(noted.context);
+	noted.list = lappend(noted.list, event_copy(event));
 	MemoryContextSwitchTo(old);
 }
 

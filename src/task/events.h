@@ -31,6 +31,7 @@ typedef struct TaskEvent
 	bool crashed;		  /* the run may have crashed the server */
 } TaskEvent;
 
+extern TaskEvent *event_copy(const TaskEvent *event);
 extern void event_report(const TaskEvent *event);
 extern void event_note(const TaskEvent *event);
 extern void events_committed(void);
