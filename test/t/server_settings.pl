@@ -1,7 +1,8 @@
 # Whatever settings of the server a database, a role or postgresql.conf has: tasks behave the same
 # in essence, the table is created once and stays unchanged, and no process of pg_task exits.
-# There is one database for each setting, one for all settings of a role, and one for all those
-# that can be combined in postgresql.conf; each gets the same tasks, then all are checked.
+# There is a role for each setting, a database for each that cannot be combined with others, and one
+# for as many as can; those are in postgresql.conf, too.  Each gets the same tasks, then all are
+# checked.
 # A TAP test because of these databases, roles and files.
 use strict;
 use warnings;
@@ -13,8 +14,9 @@ use Test::More;
 my $node = new_node('main',
 	conf => "max_worker_processes = 120\nmax_connections = 60\npg_task.max_executors = 12\n"
 	  . "pg_task.idle_timeout = '200 ms'\nlog_statement = none\nlog_lock_waits = on\nfsync = off\n"
-	  . 'autovacuum = off');    # CREATE DATABASE would end its workers, with a FATAL in the log
-my $version = $node->safe_psql('postgres', 'SHOW server_version_num');
+	  # CREATE DATABASE would end the workers of autovacuum, with a FATAL in the log
+	  . "jit = on\nautovacuum = off");
+my $version = sql('SHOW server_version_num');
 
 # Each setting, and its effect besides leaving everything as it is: R, a task that writes fails; S,
 # a long statement of a task is cancelled; T, a long transaction of a task ends its process.
@@ -53,13 +55,25 @@ my @settings = (
 @settings = grep { $_->[0] !~ /^(standard_conforming_strings|escape_string_warning)$/ } @settings
   if $version >= 190000;
 @settings = grep { ($_->[3] // 0) <= $version } @settings;
-# these cannot be combined with others in one file
+# these cannot be combined with others
 my %alone = map { $_ => 1 } qw(default_transaction_read_only transaction_timeout
   idle_session_timeout statement_timeout
   exit_on_error default_tablespace log_statement log_min_duration_statement
   client_encoding track_activities
   idle_in_transaction_session_timeout default_transaction_isolation
-  enable_nestloop search_path lock_timeout);
+  enable_nestloop search_path lock_timeout jit_above_cost);
+
+# The settings of each database, by their numbers: of those that can be combined, the first value of
+# each name, then the second, and so on.
+my (@sets, @shared, %values);
+for my $number (0 .. $#settings)
+{
+	my $name = $settings[$number][0];
+
+	if ($alone{$name}) { push @sets, [$number] }
+	else { push @{ $shared[ $values{$name}++ ] }, $number }
+}
+push @sets, @shared;
 
 # The tests' own sessions run without these settings.
 $ENV{PGOPTIONS} = join ' ',
@@ -103,7 +117,7 @@ sub plan_tasks
 
 	$tasks .= "INSERT INTO task (queue, role, request)
 		VALUES ('$name slow', '$role', 'SELECT pg_sleep(600)')" if $effect =~ /S|T/;
-	$node->safe_psql($db, $tasks);
+	sql_in($db, $tasks);
 }
 
 # Their outcomes: a line for each queue.
@@ -138,7 +152,7 @@ sub results
 {
 	my ($db, @queries) = @_;
 
-	return split /^--$/m, $node->safe_psql($db, $settle . join("; SELECT '--';", @queries));
+	return split /^--$/m, sql_in($db, $settle . join("; SELECT '--';", @queries));
 }
 
 # One row for each: the result must be that without any setting, except for the effect of the
@@ -156,22 +170,24 @@ sub expected
 # Databases: all are created first, with their settings, so that their schedulers start with them.
 my $elsewhere = $node->basedir . '/elsewhere';
 mkdir $elsewhere;
-$node->safe_psql('postgres', "CREATE TABLESPACE elsewhere LOCATION '$elsewhere'");
-$node->safe_psql('postgres',
-	'CREATE DATABASE model IS_TEMPLATE true; ALTER DATABASE model SET pg_task.schema_name = public');
-$node->safe_psql('model',
+sql("CREATE TABLESPACE elsewhere LOCATION '$elsewhere'");
+sql('CREATE DATABASE model IS_TEMPLATE true; ALTER DATABASE model SET pg_task.schema_name = public');
+sql_in('model',
 	'CREATE TABLE written (what text); GRANT ALL ON written TO PUBLIC;
 	GRANT ALL ON SCHEMA public TO PUBLIC');
-my @databases = ('without', 'roles', map { "set$_" } 0 .. $#settings);
+my @databases = ('without', 'roles', map { "set$_" } 0 .. $#sets);
 my $make = join "\n", map { "CREATE DATABASE $_ TEMPLATE model;" } @databases;
-$make .= join "\n", map { "ALTER DATABASE set$_ SET $settings[$_][0] = "
+for my $set (0 .. $#sets)
+{
+	$make .= "ALTER DATABASE set$set SET $settings[$_][0] = "
 	  . ($settings[$_][0] =~ /^(DateStyle|restrict_\w+)$/
-	  	? "'$settings[$_][1]'" : literal($settings[$_][1])) . ';' } 0 .. $#settings;
+		? "'$settings[$_][1]'" : literal($settings[$_][1])) . ";\n" for @{ $sets[$set] };
+}
 $make .= join "\n", map { "CREATE ROLE role$_ LOGIN SUPERUSER; ALTER ROLE role$_
 	SET $settings[$_][0] = "
 	  . literal($settings[$_][1]) . ';' } 0 .. $#settings;
 $make .= "ALTER DATABASE $_ SET pg_task.schema_name = public;" for @databases;
-$node->safe_psql('postgres', $make);
+sql($make);
 $node->reload;
 for my $db (@databases)
 {
@@ -180,13 +196,8 @@ for my $db (@databases)
 	}) or die "database $db has no task table";
 }
 plan_tasks('without', 'without', 'postgres', '');
-for my $number (0 .. $#settings)
-{
-	my $effect = $settings[$number][2] // '';
-
-	plan_tasks("set$number", "set$number", 'postgres', $effect);
-	plan_tasks('roles', "role$number", "role$number", $effect);
-}
+plan_tasks("set$_", "set$_", 'postgres', $settings[ $sets[$_][0] ][2] // '') for 0 .. $#sets;
+plan_tasks('roles', "role$_", "role$_", $settings[$_][2] // '') for 0 .. $#settings;
 
 # Tasks of a queue that ran at the same time, and the indexes of the table.
 my $limits = q{SELECT count(*) FROM public.task AS a JOIN public.task AS b ON a.id < b.id
@@ -204,13 +215,17 @@ subtest 'settings of databases and roles' => sub {
 	for my $number (0 .. $#settings)
 	{
 		my ($name, $value, $effect) = @{ $settings[$number] };
-		my $expected = expected($normal, $effect // '');
-		my ($got, $more) = results("set$number", named($outcome, "set$number"),
-			"$limits; $indexes");
 
-		is($got =~ s/\n\z//r, $expected, "database: $name = $value");
+		is($roles[$number] =~ s/\A\n|\n\z//gr, expected($normal, $effect // ''),
+			"role: $name = $value");
+	}
+	for my $set (0 .. $#sets)
+	{
+		my ($got, $more) = results("set$set", named($outcome, "set$set"), "$limits; $indexes");
+
+		is($got =~ s/\n\z//r, expected($normal, $settings[ $sets[$set][0] ][2] // ''),
+			'database: ' . join(', ', map { "$_->[0] = $_->[1]" } @settings[ @{ $sets[$set] } ]));
 		is($more =~ s/\A\n//r, "0\n8", 'the limit holds, and the indexes exist');
-		is($roles[$number] =~ s/\A\n|\n\z//gr, $expected, "role: $name = $value");
 	}
 	is(join(',', results('roles', "$limits; $indexes")), "0\n8", 'the limits of all roles hold');
 	unlike(slurp($node->logfile), qr/FATAL(?!.*transaction timeout)(?!.*division by zero)/,
@@ -233,7 +248,7 @@ if ($version >= 170000)
 {
 	my $session = open_session($node, 'without', on_error_stop => 1);
 
-	$node->safe_psql('postgres', q{CREATE ROLE patient LOGIN SUPERUSER;
+	sql(q{CREATE ROLE patient LOGIN SUPERUSER;
 		ALTER ROLE patient SET transaction_timeout = '3s'});
 	for my $case (['SELECT 1/0', 'FAIL22012'], ['SELECT 2', 'DONE'])
 	{
