@@ -34,7 +34,7 @@ use Test::More;
 use Time::HiRes qw(usleep clock_gettime CLOCK_MONOTONIC);
 
 our @EXPORT = qw(
-	new_node set_conf apply_conf build_module crash kill_server make_clock set_clock
+	new_node set_conf apply_conf end_sessions build_module crash kill_server make_clock set_clock
 	sql sql_as sql_in error_of sqlstate_of notices_of literal open_session
 	insert_task insert_rule run_task start_crash task is_row count_of start_delay
 	make_gates open_gate
@@ -65,7 +65,8 @@ my $main_node;
 #   init   a hash for PostgreSQL::Test::Cluster's init, such as { allows_streaming => 1 }
 #   start  0: do not start it
 # PostgreSQL::Test sets restart_after_crash to off; here it is on, which is the default.  It allows
-# ten connections, but the process of a session that has ended may count for a while.
+# ten connections, but the process of a session that has ended may count for a while.  To compile
+# what runs once takes longer than to run it.
 sub new_node
 {
 	my ($name, %opt) = @_;
@@ -83,7 +84,7 @@ sub new_node
 			extra => [ '--encoding=UTF8', '--locale=C.UTF-8', @{ $init{extra} || [] } ]);
 	}
 	$node->append_conf('postgresql.conf', slurp_file("$FindBin::RealBin/../pg_task.conf"));
-	$node->append_conf('postgresql.conf', "restart_after_crash = on\nmax_connections = 50\n"
+	$node->append_conf('postgresql.conf', "restart_after_crash = on\nmax_connections = 50\njit = off\n"
 		  . "pg_task.period = '" . ($opt{period} // '1 h') . "'");
 	$node->append_conf('postgresql.conf', $opt{conf}) if defined $opt{conf};
 	if ($opt{start} // 1)
@@ -211,16 +212,125 @@ my $not_let_in = qr/^ack\ Broken\ pipe
 	|psql:\ error:\ connection\ to\ server\ [^\n]*failed:\ (?:FATAL:\ \ the\ database\ system\ is\b
 		|server\ closed\ the\ connection|could\ not\ (?:send|receive)\ )/x;
 
+# A psql stays for the next query of its server, database and role, which saves most of the time of
+# a short query.
+my %kept;
+
+# Those of a parent process, which must not end with this one.
+my @inherited;
+
+# Queries for which it matters what their session has been before.
+my $own_session = qr/(?:^|\s)\\
+	|(?:^|;)\s*(?:SET|RESET|SHOW|PREPARE|LISTEN|NOTIFY|DECLARE|LOAD|DISCARD|COPY)\b
+	|(?:^|;)\s*(?:BEGIN|START)\b(?!.*\b(?:COMMIT|ROLLBACK|END)\b[\s;]*$)
+	|\bTEMP(?:ORARY)?\b|set_config|pg_backend_pid|pg_conf_load_time|advisory/xis;
+
+# Those that kept sessions are in the way of, or would not heed: defaults of new sessions, roles
+# that come again, and counts that a session reports at its end.
+my $no_session = qr/\b(?:ALTER|CREATE|DROP)\s+(?:DATABASE|SYSTEM)\b|\bDROP\s+(?:ROLE|USER)\b
+	|\bALTER\s+(?:ROLE|USER)\b.*\b(?:SET|RESET|LIMIT|RENAME)\b|\b(?:ALTER|DROP)\s+EXTENSION\b
+	|pg_reload_conf|pg_stat_(?!activity|task)|pg_statio|client\ backend/xis;
+
+# Ends these sessions of a server.
+sub end_sessions
+{
+	my ($node) = @_;
+	my $sessions = delete $kept{ $node->port } or return;
+
+	for my $session (values %$sessions)
+	{
+		if ($session->{owner} != $$)
+		{
+			push @inherited, $session;
+			next;
+		}
+		# a process that was started later may hold its standard input open
+		${ $session->{in} } = "\\q\n";
+		eval { $session->{psql}->finish };
+	}
+	return;
+}
+
+# As run_psql, but not again.  Some are kept at a time: a server has few connections.
+sub kept_psql
+{
+	my ($node, $db, $query, @extra) = @_;
+	my $name = join ' ', $db, @extra;
+	my $session = $kept{ $node->port }{$name};
+
+	# a backend may have gone, with a word to nobody
+	end_sessions($node)
+	  if $session
+	  ? $session->{owner} != $$ || process_state($session->{backend}) =~ /^Z?$/
+	  : keys %{ $kept{ $node->port } } > 5;
+	$session = $kept{ $node->port }{$name};
+	if (!$session)
+	{
+		my ($in, $out, $err) = ('', '', '');
+		my $timer = IPC::Run::timeout(300);
+		my @command = ('psql', '-XAtq', '-d', $node->connstr($db), '-f', '-', @extra);
+
+		$session = { owner => $$, in => \$in, out => \$out, err => \$err, timer => $timer };
+		$session->{psql} = IPC::Run::start(\@command, '<', \$in, '>', \$out, '2>', \$err, $timer);
+		my @result = talk($session, 'SELECT pg_catalog.pg_backend_pid()');
+		return @result if $result[0] != 0;
+		$session->{backend} = $result[1];
+		$kept{ $node->port }{$name} = $session;
+	}
+	my @result = talk($session, $query);
+
+	delete $kept{ $node->port }{$name} if !$session->{psql}->pumpable;
+	return @result;
+}
+
+# Has a query run, and returns as run_psql does.
+sub talk
+{
+	my ($session, $query) = @_;
+	my ($psql, $in, $out, $err) = @$session{qw(psql in out err)};
+	my $end = '-- end of output --';
+	# of several statements, those after an error do not run: psql ends
+	my $stop = $query =~ /;\s*\S/ ? 'on' : 'off';
+
+	($$out, $$err) = ('', '');
+	$$in .= "\\set ON_ERROR_STOP $stop\n$query"
+	  . ($query =~ /;\s*\z/ ? "\n" : "\n;\n") . "\\echo '$end' :ERROR\n\\warn '$end'\n";
+	$session->{timer}->start;
+	my $alive = eval {
+		$psql->pump until $$out =~ /^\Q$end\E \w+\n\z/m && $$err =~ /^\Q$end\E\n\z/m;
+		1;
+	};
+	my $problem = $@;
+
+	if (!$alive)
+	{
+		my $rc = eval { $psql->finish; $psql->result(0) } || 2;
+
+		chomp($$out, $$err);
+		return ($rc, $$out, $$err eq '' ? $problem : $$err);
+	}
+	$$out =~ s/\n?^\Q$end\E (\w+)\n\z//m;
+	my $failed = $1 eq 'true';
+	$$err =~ s/\n?^\Q$end\E\n\z//m;
+	return ($failed ? 3 : 0, $$out, $$err);
+}
+
 # Runs psql with a query, in a database, and returns its exit code and what it prints.  It is run
 # again as long as the server does not let it in: nothing of the query has run then.  Extra
 # parameters of psql may follow.
 sub run_psql
 {
 	my ($node, $db, $query, @extra) = @_;
+	my $keep = $query !~ $own_session;
 	my @result;
 
+	end_sessions($node) if $query =~ $no_session;
 	poll_for(sub {
-		@result = eval { $node->psql($db, $query, extra_params => \@extra) };
+		@result = eval {
+			$keep
+			  ? kept_psql($node, $db, $query, @extra)
+			  : $node->psql($db, $query, extra_params => \@extra);
+		};
 		my $problem = @result ? $result[2] : $@;
 
 		return 1 if (@result && $result[0] != 2) || $problem !~ $not_let_in;
@@ -529,37 +639,21 @@ sub look_until
 {
 	my ($query, $expected, %opt) = @_;
 	my $node = $opt{node} // $main_node;
-	my @command = ('psql', '-XAtq', '-d', $node->connstr($opt{db} // $default_db),
-		$opt{user} ? ('-U', $opt{user}) : ());
-	my $end_of_look = '-- end of look --';
 	my $pause = 5_000;
-	my ($psql, $in, $result);
+	my $result;
 
 	my $found = poll_for(sub {
-		my $alive = eval {
-			if (!$psql)
-			{
-				($in, $result) = ('', '');
-				$psql = IPC::Run::start(\@command, '<', \$in, '>&', \$result,
-					IPC::Run::timeout(2 * $PostgreSQL::Test::Utils::timeout_default));
-			}
-			$in .= "$query\n;\n\\echo '$end_of_look'\n";
-			$result = '';
-			$psql->pump until $result =~ s/\n?$end_of_look\n\z//;
-			1;
+		my ($rc, $out, $err) = eval {
+			run_psql($node, $opt{db} // $default_db, $query, $opt{user} ? ('-U', $opt{user}) : ());
 		};
-		return 1 if $alive && $result eq $expected;
-		if (!$alive && $psql)
-		{
-			eval { $psql->kill_kill };
-			undef $psql;
-		}
+
+		$result = defined $rc ? $out . $err : $@;
+		return 1 if $rc == 0 && $result eq $expected;
 		$pause = min(2 * $pause, 80_000);
 		usleep($pause);
 		return 0;
 	}, $opt{seconds});
 
-	eval { $psql->finish } if $psql;
 	return ($found, $result);
 }
 

@@ -20,7 +20,7 @@ max_worker_processes = 8
 	local @ENV{ keys %clock } = values %clock;
 	$node->start;
 }
-$node->safe_psql('postgres', 'CREATE DATABASE other');
+sql('CREATE DATABASE other');
 wait_for_table($node);
 wait_for_table($node, db => 'other');
 

@@ -151,7 +151,7 @@ subtest 'suspects of all databases run one at a time' => sub {
 		db => $_) for qw(postgres other);
 	wait_for_held(1);
 	my $at_work = sub { return sql(q{SELECT count(*) FROM task
-		WHERE state = 'WORK'}) + $node->safe_psql('other',
+		WHERE state = 'WORK'}) + sql_in('other',
 		q{SELECT count(*) FROM task WHERE state = 'WORK'}) };
 	is($at_work->(), 1, 'one suspect of all databases runs');
 	my ($first, $next) = sql(q{SELECT count(*) FROM task WHERE state = 'WORK'}) ? ('postgres',

@@ -23,6 +23,8 @@ sub scheduler
 sub command
 {
 	my ($commands) = @_;
+
+	end_sessions($node);
 	my ($ret, $out, $err) = $node->psql('postgres', $commands, on_error_stop => 0,
 		timeout => $PostgreSQL::Test::Utils::timeout_default);
 
@@ -95,9 +97,9 @@ subtest 'a cancelled wait' => sub {
 	# each time that its scheduler has come back, it may have had to leave before it made the table
 	wait_for_table($node, db => 'many1');
 	make_gates($node, db => 'many1');
-	$node->safe_psql('many1', 'CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS
+	sql_in('many1', 'CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN PERFORM public.hold(\'claim\'); RETURN NEW; END $$');
-	$node->safe_psql('many1', q{CREATE TRIGGER wait BEFORE UPDATE ON task FOR EACH ROW
+	sql_in('many1', q{CREATE TRIGGER wait BEFORE UPDATE ON task FOR EACH ROW
 		WHEN (NEW.state = 'WORK') EXECUTE FUNCTION wait()});
 	my $id = insert_task($node, db => 'many1', request => 'SELECT 1');
 	wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_activity

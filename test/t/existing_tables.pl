@@ -18,9 +18,9 @@ sub new_database
 {
 	my ($db, $sql) = @_;
 
-	$node->safe_psql('postgres', "CREATE DATABASE $db IS_TEMPLATE true");
-	$node->safe_psql($db, $sql);
-	$node->safe_psql('postgres', "ALTER DATABASE $db IS_TEMPLATE false");
+	sql("CREATE DATABASE $db IS_TEMPLATE true");
+	sql_in($db, $sql);
+	sql("ALTER DATABASE $db IS_TEMPLATE false");
 }
 
 sub runs_in
@@ -70,13 +70,13 @@ subtest 'a relation that is no task table' => sub {
 		my $before;
 
 		new_database("${db}_db", $make);
-		$before = $node->safe_psql("${db}_db", sprintf($columns, 'task'));
+		$before = sql_in("${db}_db", sprintf($columns, 'task'));
 		wait_for_log_line($node,
 			qr/ERROR:  public\.task is not a task table.*?DETAIL:  .*?$why.*?HINT:/s, $position);
 		runs_in('postgres', "$db: another database goes on");
-		$node->safe_psql("${db}_db", $rename);
+		sql_in("${db}_db", $rename);
 		wait_for_table($node, db => "${db}_db");
-		is($node->safe_psql("${db}_db", sprintf($columns, 'mine')), $before,
+		is(sql_in("${db}_db", sprintf($columns, 'mine')), $before,
 			"$db: the relation is unchanged");
 		runs_in("${db}_db", "$db: runs when the name is free");
 		is(scalar(() = log_since($node, $position) =~ /ERROR:  public\.task is not a task table/g),
@@ -102,19 +102,19 @@ subtest 'an incomplete table is completed' => sub {
 	wait_until($node,
 		"SELECT state = 'DONE' AND response = '42' AND role = 'postgres' AND customer = 'ACME' "
 		. "FROM task", db => 'old');
-	is($node->safe_psql('old',
+	is(sql_in('old',
 		q{SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass AND attnum > 0}), 49,
 		'the missing columns are added');
-	is($node->safe_psql('old', q{SELECT count(*) FILTER (WHERE attname ~ '^(max|format)$'),
+	is(sql_in('old', q{SELECT count(*) FILTER (WHERE attname ~ '^(max|format)$'),
 		string_agg(description, ',') FILTER (WHERE attname !~ '^(max|format)$')
 		FROM pg_attribute JOIN pg_description ON objoid = attrelid AND objsubid = attnum
 		WHERE attrelid = 'task'::regclass AND attname IN ('id', 'dt', 'max', 'format', 'request')}),
 		'2|mine,my time',
 		'those that were added have a comment, and that of the user stays');
-	is($node->safe_psql('old', q{SELECT count(*) FROM pg_index WHERE indrelid = 'task'::regclass}),
+	is(sql_in('old', q{SELECT count(*) FROM pg_index WHERE indrelid = 'task'::regclass}),
 		9,
 		'the indexes are created');
-	is($node->safe_psql('old',
+	is(sql_in('old',
 		q{SELECT string_agg(tgname, ',' ORDER BY tgname) FROM pg_trigger
 		WHERE tgrelid = 'task'::regclass}),
 		'pg_task_planned,pg_task_removed,pg_task_renumbered,pg_task_timed,'
@@ -122,13 +122,13 @@ subtest 'an incomplete table is completed' => sub {
 		'the triggers are created');
 	my $id = run_task($node, db => 'old', request => 'SELECT 1', repeat => '1 day',
 		customer => 'b');
-	is($node->safe_psql('old', "SELECT customer, state FROM task WHERE parent = $id"), 'B|PLAN',
+	is(sql_in('old', "SELECT customer, state FROM task WHERE parent = $id"), 'B|PLAN',
 		'the next run has the value of the column of the user');
 };
 
 # Dropped parts of the table are created again while the scheduler runs; its rows stay.
 subtest 'dropped parts are created again' => sub {
-	my $relfilenode = $node->safe_psql('old', "SELECT 'task'::regclass::oid");
+	my $relfilenode = sql_in('old', "SELECT 'task'::regclass::oid");
 	for my $change ('DROP INDEX task_plan_idx', 'DROP TRIGGER pg_task_planned ON task',
 		'ALTER TABLE task DROP COLUMN notice',
 		'DROP EXTENSION pg_task CASCADE', 'ALTER TABLE task ADD COLUMN more int',
@@ -137,32 +137,33 @@ subtest 'dropped parts are created again' => sub {
 		'ALTER TABLE task ALTER COLUMN customer TYPE varchar(20)',
 		'ALTER TABLE task DISABLE TRIGGER ALL, ENABLE TRIGGER ALL')
 	{
-		$node->safe_psql('old', $change);
+		sql_in('old', $change);
+		end_sessions($node);
 		# until the scheduler has added the column, the trigger refuses rows
 		wait_until($node, q{SELECT EXISTS (SELECT FROM pg_attribute
 			WHERE attrelid = 'task'::regclass AND attname = 'notice')}, db => 'old');
 		runs_in('old', "runs after $change");
-		is($node->safe_psql('old',
+		is(sql_in('old',
 			q{SELECT (SELECT count(*) FROM pg_index WHERE indrelid = 'task'::regclass),
 			(SELECT count(*) FROM pg_trigger WHERE tgrelid = 'task'::regclass AND tgenabled = 'A'),
 			(SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass
 			AND attname = 'notice')}),
 			'9|6|1', "all parts are there after $change");
-		is($node->safe_psql('old', $defaults), 'pg_task_flow(), pg_task_id()', 'and the defaults');
+		is(sql_in('old', $defaults), 'pg_task_flow(), pg_task_id()', 'and the defaults');
 	}
-	is($node->safe_psql('old', "SELECT 'task'::regclass::oid"), $relfilenode,
+	is(sql_in('old', "SELECT 'task'::regclass::oid"), $relfilenode,
 		'it is the same table');
 };
 
 # A dropped table is created again; a renamed one is left to its user.
 subtest 'a dropped table, a renamed table' => sub {
-	$node->safe_psql('old', 'DROP TABLE task');
+	sql_in('old', 'DROP TABLE task');
 	wait_for_table($node, db => 'old');
 	runs_in('old', 'a new table for one that was dropped');
-	$node->safe_psql('old', 'ALTER TABLE task RENAME TO done');
+	sql_in('old', 'ALTER TABLE task RENAME TO done');
 	wait_for_table($node, db => 'old');
 	runs_in('old', 'a new table for one that was renamed');
-	$node->safe_psql('old', 'CREATE SCHEMA other; ALTER TABLE task SET SCHEMA other');
+	sql_in('old', 'CREATE SCHEMA other; ALTER TABLE task SET SCHEMA other');
 	wait_for_table($node, db => 'old');
 	runs_in('old', 'a new table for one that was moved to another schema');
 
@@ -179,7 +180,7 @@ subtest 'a dropped table, a renamed table' => sub {
 
 # A change of owner changes which roles the tasks may run as.
 subtest 'a change of owner' => sub {
-	$node->safe_psql('old', 'CREATE ROLE owner LOGIN; CREATE ROLE tenant LOGIN; ALTER TABLE task OWNER TO owner');
+	sql_in('old', 'CREATE ROLE owner LOGIN; CREATE ROLE tenant LOGIN; ALTER TABLE task OWNER TO owner');
 	my $id = run_task($node, db => 'old', request => 'SELECT current_user', role => 'owner');
 	is(task($node, $id, 'response', db => 'old'), 'owner', 'a task runs as the new owner');
 	$id = run_task($node, db => 'old', request => 'SELECT current_user', role => 'postgres');
@@ -208,7 +209,7 @@ subtest 'partitioned tables' => sub {
 			db => $db);
 		runs_in($db, "$db: runs");
 		runs_in($db, "$db: planned long ago", dt => '2019-07-01');
-		$node->safe_psql($db, q{
+		sql_in($db, q{
 			-- its next run is half an hour away
 			INSERT INTO task (request, queue, max, key, repeat, dt) VALUES ('SELECT 1', 'q', 1, 'k',
 			'1 hour', '2019-07-01'::timestamptz + (now() - date_trunc('hour', now()))
@@ -220,7 +221,7 @@ subtest 'partitioned tables' => sub {
 		wait_until($node,
 			q{SELECT NOT EXISTS (SELECT FROM task WHERE state = 'WORK' OR state = 'PLAN'
 			AND dt < now())}, db => $db);
-		is($node->safe_psql($db, q{SELECT string_agg(state || count, ',' ORDER BY state)
+		is(sql_in($db, q{SELECT string_agg(state || count, ',' ORDER BY state)
 			FROM (SELECT state, count(*) FROM task WHERE queue = 'q' GROUP BY 1) AS x}),
 			'DONE21,FAIL1,PLAN1', "$db: runs many");
 	}
@@ -229,42 +230,42 @@ subtest 'partitioned tables' => sub {
 	for my $db (qw(by_time by_state))
 	{
 		my @tenant = (extra_params => [ '-U', 'tenant' ]);
-		my $id = $node->safe_psql($db, 'GRANT INSERT, SELECT, UPDATE ON task TO tenant;
+		my $id = sql_in($db, 'GRANT INSERT, SELECT, UPDATE ON task TO tenant;
 			SET ROLE tenant;' . q{
 			INSERT INTO task (queue, dt, cron, request)
 				VALUES ('cron', pg_task_next('0 0 1 1 *'), '0 0 1 1 *', 'SELECT 1');
 			INSERT INTO task (queue, request) VALUES ('again', 'SELECT pg_sleep(600)')
 			RETURNING id});
 		wait_for_running($node, 1, db => $db, id => $id, event => 'PgSleep');
-		$node->safe_psql($db, "UPDATE task SET dt = dt - interval '1 s' WHERE id = $id",
+		sql_in($db, "UPDATE task SET dt = dt - interval '1 s' WHERE id = $id",
 			@tenant);
-		is($node->safe_psql($db, "SELECT dt - start FROM task WHERE id = $id"), '00:00:00.000001',
+		is(sql_in($db, "SELECT dt - start FROM task WHERE id = $id"), '00:00:00.000001',
 			"$db: a user plans a running task again");
-		$node->safe_psql($db, "UPDATE task SET cron = '\@reboot' WHERE queue = 'cron'", @tenant);
-		is($node->safe_psql($db, q{SELECT dt || ' ' || tableoid::regclass FROM task
+		sql_in($db, "UPDATE task SET cron = '\@reboot' WHERE queue = 'cron'", @tenant);
+		is(sql_in($db, q{SELECT dt || ' ' || tableoid::regclass FROM task
 			WHERE queue = 'cron'}), 'infinity ' . ($db eq 'by_time' ? 'future' : 'active'),
 			"$db: a user gives a task another expression");
-		$node->safe_psql($db, "UPDATE task SET state = 'STOP' WHERE queue = 'cron' OR id = $id");
+		sql_in($db, "UPDATE task SET state = 'STOP' WHERE queue = 'cron' OR id = $id");
 	}
-	is($node->safe_psql('by_time', q{SELECT count(*) FROM past}), 22,
+	is(sql_in('by_time', q{SELECT count(*) FROM past}), 22,
 		'by_time: the rows are in their partitions');
-	is($node->safe_psql('by_state', q{SELECT count(*) FROM active}), 1,
+	is(sql_in('by_state', q{SELECT count(*) FROM active}), 1,
 		'by_state: the rows have moved');
-	$node->safe_psql('by_time',
+	sql_in('by_time',
 		q{INSERT INTO past (id, request, dt) VALUES (1000, 'SELECT 42', '2019-01-01')});
 	wait_for_state($node, 1000, 'DONE', db => 'by_time');
 
 	# an UPDATE that moves a row is an INSERT: only the owner may write what the server writes
-	my $again = $node->safe_psql('by_time', q{SELECT id FROM task WHERE queue = 'again'});
+	my $again = sql_in('by_time', q{SELECT id FROM task WHERE queue = 'again'});
 	my ($ret, $out, $err) = $node->psql('by_time',
 		"UPDATE task SET state = 'PLAN', dt = 'infinity' WHERE id = $again",
 		extra_params => [ '-U', 'tenant' ]);
 	like($err, qr/only the owner of the task table may set/, 'a user moves no row that has run');
-	is($node->safe_psql('by_time', "UPDATE task SET state = 'PLAN', dt = 'infinity'
+	is(sql_in('by_time', "UPDATE task SET state = 'PLAN', dt = 'infinity'
 		WHERE id = $again RETURNING tableoid::regclass"), 'future', 'the owner does');
 
 	# what the restore of its data does with a partition
-	$node->safe_psql('by_time', 'ALTER TABLE task DISABLE TRIGGER pg_task_removed;
+	sql_in('by_time', 'ALTER TABLE task DISABLE TRIGGER pg_task_removed;
 		ALTER TABLE past DISABLE TRIGGER ALL; ALTER TABLE past ENABLE TRIGGER ALL');
 	wait_until($node, q{SELECT string_agg(format('%s %s %s', tgname, tgrelid::regclass, tgenabled),
 			', ' ORDER BY tgenabled) = 'pg_task_removed task D, pg_task_removed past O'
@@ -274,14 +275,14 @@ subtest 'partitioned tables' => sub {
 
 # Two tables swap names: each task runs in the table that has the name when it is inserted.
 subtest 'two tables swap names' => sub {
-	$node->safe_psql('postgres', 'CREATE DATABASE swapped');
+	sql('CREATE DATABASE swapped');
 	wait_for_table($node, db => 'swapped');
-	$node->safe_psql('swapped', 'ALTER TABLE task RENAME TO spare');
+	sql_in('swapped', 'ALTER TABLE task RENAME TO spare');
 	wait_for_table($node, db => 'swapped');
 	for (1 .. 4)
 	{
 		runs_in('swapped', 'before the change');
-		$node->safe_psql('swapped',
+		sql_in('swapped',
 			'BEGIN; ALTER TABLE task RENAME TO x; ALTER TABLE spare RENAME TO task;
 			ALTER TABLE x RENAME TO spare; COMMIT');
 		runs_in('swapped', 'after it');

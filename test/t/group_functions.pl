@@ -12,7 +12,7 @@ my $library =
   build_module('groups_check', "-I$FindBin::RealBin/../../src", '-DUSE_ASSERT_CHECKING');
 my $node = new_node('main', conf => 'pg_task.enabled = off', start => 0);
 $node->start;
-$node->safe_psql('postgres', "CREATE FUNCTION groups_check(name text, seed int) RETURNS text
+sql("CREATE FUNCTION groups_check(name text, seed int) RETURNS text
 	LANGUAGE c STRICT AS '$library'");
 
 # Runs a check; an empty result says that it holds.
@@ -20,6 +20,7 @@ sub check
 {
 	my ($check, $name, $seed) = @_;
 
+	end_sessions($node);
 	is(sql("SELECT groups_check('$check', " . ($seed // 0) . ')'), '', $name);
 }
 

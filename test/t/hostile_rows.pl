@@ -160,9 +160,12 @@ subtest 'an UPDATE of a row with values that the triggers refuse' => sub {
 	{
 		my ($column, $value, $other) = @$_;
 
-		sql(qq{ALTER TABLE task DISABLE TRIGGER USER;
+		# the scheduler must not enable them in between
+		sql(qq{BEGIN;
+			ALTER TABLE task DISABLE TRIGGER USER;
 			INSERT INTO task (id, role, dt, request, $column)
-				VALUES (7, 'mallory', 'infinity', 'SELECT 1', $value)});
+				VALUES (7, 'mallory', 'infinity', 'SELECT 1', $value);
+			COMMIT});
 		sql('ALTER TABLE task ENABLE TRIGGER USER');
 		is(mallory('UPDATE task SET priority = 1'), '', "$column: another column");
 		isnt(mallory("UPDATE task SET $column = $other"), '', "$column: no other such value");

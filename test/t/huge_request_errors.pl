@@ -19,8 +19,7 @@ my $less = 2_000_000;
 sub run_made
 {
 	my ($expression, $columns) = @_;
-	my $id = $node->safe_psql('postgres',
-		"INSERT INTO task (request) VALUES ($expression) RETURNING id");
+	my $id = sql("INSERT INTO task (request) VALUES ($expression) RETURNING id");
 
 	wait_until($node, "SELECT state IN ('DONE', 'FAIL') FROM task WHERE id = $id");
 	return task($node, $id, $columns);
@@ -46,6 +45,6 @@ is(run_made("'DO \$\$ BEGIN EXECUTE \$q\$$made\$q\$; END \$\$'",
 		substring(response FROM 'LINE 1: ...[^\n]*'), response ~ '\d+ bytes cut'}),
 	'FAIL|42703|column "nosuch" does not exist|t|LINE 1: ...' . 'x' x 51 . "', nosuch|t",
 	'a statement that it made: the quotes of it are cut');
-is($node->safe_psql('postgres', q{SELECT count(DISTINCT pid) FROM task}), 1,
+is(sql(q{SELECT count(DISTINCT pid) FROM task}), 1,
 	'one process ran all tasks');
 done_testing();

@@ -18,7 +18,7 @@ sub as_owner
 {
 	my ($db, $sql) = @_;
 
-	return $node->safe_psql($db, $sql, extra_params => [ '-U', 'owner' ]);
+	return sql_in($db, $sql, user => 'owner');
 }
 
 # This many processes wait for the lock on a database: all are schedulers, no other process tries
@@ -55,6 +55,7 @@ subtest 'executors leave a database that is renamed' => sub {
 				WHERE backend_type = 'pg_task executor';
 		END $$;} . "\n");
 	$owner->query_safe('BEGIN');
+	end_sessions($node);
 	$owner->query_safe('ALTER DATABASE theirs1 RENAME TO other1');
 	$other->quit;
 	my $id = run_task($node, request => 'SELECT 1');
@@ -63,7 +64,7 @@ subtest 'executors leave a database that is renamed' => sub {
 	$owner->quit;
 	wait_until($node, 'SELECT bool_and(attempt = 2) FROM task', db => 'theirs1');
 	pass('and their tasks run again');
-	$node->safe_psql('theirs1', 'DELETE FROM task');
+	sql_in('theirs1', 'DELETE FROM task');
 	wait_for_running($node, 0);
 };
 

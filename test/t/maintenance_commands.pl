@@ -30,6 +30,8 @@ sub busy_database
 sub succeeds
 {
 	my ($command, $name) = @_;
+
+	end_sessions($node);
 	my ($ret, $out, $err) = $node->psql('postgres', $command);
 
 	is($err, '', $name // $command);
@@ -48,16 +50,17 @@ subtest 'rename, copy, tablespace, drop' => sub {
 	busy_database('one');
 	succeeds('ALTER DATABASE one RENAME TO two');
 	busy_database('two');
-	is($node->safe_psql('two', 'SELECT count(*) FROM task'), 4,
+	is(sql_in('two', 'SELECT count(*) FROM task'), 4,
 		'after a rename tasks run, and the rows are there');
 	succeeds('CREATE DATABASE copy TEMPLATE two');
 	sql_in('copy', 'SELECT pg_task_release()');
 	busy_database($_) for qw(two copy);
-	is($node->safe_psql('copy', 'SELECT count(*) FROM task'), 6,
+	is(sql_in('copy', 'SELECT count(*) FROM task'), 6,
 		'the copy has the rows of the original');
 	succeeds('ALTER DATABASE two SET TABLESPACE pg_default');
 	sql('ALTER DATABASE copy OWNER TO owner');
 	busy_database('copy');
+	end_sessions($node);
 	($ret, $out, $err) = $node->psql('postgres', 'SET ROLE owner; DROP DATABASE copy');
 	is($err, '', 'DROP DATABASE by the owner succeeds');
 	succeeds('DROP DATABASE two WITH (FORCE)');
@@ -72,6 +75,7 @@ subtest 'a running task blocks DROP DATABASE' => sub {
 	wait_for_running($node, 1, db => 'one', id => $running, event => 'PgSleep');
 	my $executor = task($node, $running, 'pid', db => 'one');
 	my $session = open_session($node, 'one');
+	end_sessions($node);
 	($ret, $out, $err) = $node->psql('postgres', 'DROP DATABASE one');
 	like($err, qr/database "one" is being accessed by other users.*2 other sessions/s,
 		'a running task blocks a DROP, an idle executor does not');
@@ -95,10 +99,12 @@ subtest 'a user without the privilege' => sub {
 		'CREATE DATABASE x TEMPLATE one',
 		'ALTER DATABASE one SET TABLESPACE pg_default')
 	{
+		end_sessions($node);
 		($ret, $out, $err) = $node->psql('postgres', "SET ROLE stranger; $command");
 		like($err, qr/must be owner|permission denied/, "$command by another");
 		is(sql($gone), 0, 'no process has exited for it');
 	}
+	end_sessions($node);
 	($ret, $out, $err) = $node->psql('postgres', 'BEGIN; DROP DATABASE one');
 	like($err, qr/cannot run inside a transaction block/,
 		'the command is refused in a transaction block');
@@ -109,7 +115,7 @@ subtest 'a user without the privilege' => sub {
 subtest 'CREATE DATABASE with a template' => sub {
 	sql('CREATE DATABASE big');
 	busy_database('big');
-	$node->safe_psql('big',
+	sql_in('big',
 		'CREATE TABLE bulk AS SELECT n, repeat(\'x\', 500) FROM generate_series(1, 20000) AS n');
 	succeeds('CREATE DATABASE big2 TEMPLATE big STRATEGY file_copy');
 	is(task($node, run_task($node, db => 'big', request => 'SELECT 1'), q{start - dt < '30 s'},
@@ -119,15 +125,16 @@ subtest 'CREATE DATABASE with a template' => sub {
 # A dump and its restore while no new tasks start: the rows are restored, and waiting tasks run in
 # the new database when they are released.
 subtest 'dump and restore' => sub {
-	$node->safe_psql('big', q{TRUNCATE task;
+	sql_in('big', q{TRUNCATE task;
 		INSERT INTO task (request, state) VALUES ('SELECT ''old''', 'DONE');
 		INSERT INTO task (request, dt) VALUES ('SELECT ''later''', 'infinity');
 		ALTER TABLE task ADD COLUMN mine text DEFAULT 'here'});
 	my $dump = $node->basedir . '/dump';
 	set_conf($node, 'pg_task.enabled = off');
 	wait_for_schedulers($node);
-	$node->safe_psql('big', q{INSERT INTO task (request) VALUES ('SELECT ''now''')});
+	sql_in('big', q{INSERT INTO task (request) VALUES ('SELECT ''now''')});
 	$node->command_ok([ 'pg_dump', '-Fc', '-f', $dump, 'big' ], 'pg_dump');
+	end_sessions($node);
 	$node->command_ok([ 'pg_restore', '--create', '--clean', '--exit-on-error', '-d', 'postgres',
 		$dump ], 'pg_restore');
 	sql_in('big', 'SELECT pg_task_release()');
@@ -135,15 +142,15 @@ subtest 'dump and restore' => sub {
 	wait_until($node,
 		q{SELECT count(*) = 3 AND bool_or(response = 'now') FROM task WHERE mine = 'here'},
 		db => 'big');
-	is($node->safe_psql('big', q{SELECT string_agg(state, ',' ORDER BY id) FROM task}),
+	is(sql_in('big', q{SELECT string_agg(state, ',' ORDER BY id) FROM task}),
 		'DONE,PLAN,DONE', 'the rows are there, and due tasks ran');
 	is(task($node, run_task($node, db => 'big', request => 'SELECT 42'), 'response', db => 'big'),
 		'42',
 		'new tasks run');
-	is($node->safe_psql('big', q{SELECT count(*) FROM pg_index WHERE indrelid = 'task'::regclass}),
+	is(sql_in('big', q{SELECT count(*) FROM pg_index WHERE indrelid = 'task'::regclass}),
 		8,
 		'no index was created twice');
-	is($node->safe_psql('big',
+	is(sql_in('big',
 		q{SELECT string_agg(tgenabled, '') FROM pg_trigger WHERE tgrelid = 'task'::regclass}),
 		'AAAAAA',
 		'all triggers are there, always enabled');

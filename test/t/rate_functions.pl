@@ -11,7 +11,7 @@ use Test::More;
 my $library = build_module('rate_check', "-I$FindBin::RealBin/../../src", '-DUSE_ASSERT_CHECKING');
 my $node = new_node('main', conf => 'pg_task.enabled = off', start => 0);
 $node->start;
-$node->safe_psql('postgres', "CREATE FUNCTION rate_check(name text, seed int) RETURNS text
+sql("CREATE FUNCTION rate_check(name text, seed int) RETURNS text
 	LANGUAGE c STRICT AS '$library'");
 
 # Runs a check; an empty result says that it holds.

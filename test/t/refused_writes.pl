@@ -14,10 +14,10 @@ my $node = new_node('main',
 	conf => "pg_task.period = '200 ms'\npg_task.max_executors = 4\npg_task.idle_timeout = '300 "
 	. "ms'\nmax_worker_processes = 24");
 
-sub shop { return $node->safe_psql('shop', @_) }
+sub shop { return sql_in('shop', @_) }
 sub row { return task($node, @_, db => 'shop') }
 
-$node->safe_psql('postgres', 'CREATE DATABASE shop');
+sql('CREATE DATABASE shop');
 wait_for_table($node, db => 'shop');
 make_gates($node, db => 'shop');
 shop(q{CREATE TABLE effect (what text);
@@ -30,7 +30,7 @@ shop(q{CREATE TABLE effect (what text);
 sub nothing_spins
 {
 	my ($what) = @_;
-	my $begin = $node->safe_psql('postgres', 'SELECT clock_timestamp()');
+	my $begin = sql('SELECT clock_timestamp()');
 	my $transactions = q{SELECT xact_commit + xact_rollback, extract(epoch FROM clock_timestamp())
 		FROM pg_stat_database WHERE datname = 'shop'};
 
@@ -41,9 +41,9 @@ sub nothing_spins
 	my ($rate, $count, $from, $more, $to);
 	for (1 .. 3)
 	{
-		($count, $from) = split /\|/, $node->safe_psql('postgres', $transactions);
+		($count, $from) = split /\|/, sql($transactions);
 		wait_until($node, "SELECT clock_timestamp() > to_timestamp($from) + '3 s'");
-		($more, $to) = split /\|/, $node->safe_psql('postgres', $transactions);
+		($more, $to) = split /\|/, sql($transactions);
 		$rate = ($more - $count) / ($to - $from);
 		last if $rate < 200;
 	}
@@ -55,8 +55,7 @@ sub nothing_spins
 sub others_flow
 {
 	my ($what, $position) = @_;
-	my ($scheduler) = $node->safe_psql('postgres',
-		q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'
+	my ($scheduler) = sql(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'
 		AND datname = 'shop'});
 
 	for my $db (qw(shop postgres))
@@ -76,8 +75,7 @@ sub others_flow
 	my $lines = () = log_since($node, $position) =~ /ERROR:  [^\n]*\Q$what\E/g;
 	cmp_ok($lines, '<=', 10, "$what: the log has few lines");
 	cmp_ok($lines, '>', 0, "$what: the log has the error");
-	is($node->safe_psql('postgres',
-		qq{SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'
+	is(sql(qq{SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'
 		AND datname = 'shop'}),
 		$scheduler, "$what: the scheduler is the same");
 }
@@ -200,8 +198,7 @@ subtest 'every outcome is refused' => sub {
 	others_flow('outcome is refused', $position);
 	is(effects('outcome is refused'), 0, 'outcome is refused: no effect');
 	is(row($_, 'state'), 'WORK', 'outcome is refused: the row is unchanged') for @outcomes;
-	is($node->safe_psql('postgres',
-		q{SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pg_task outcome%'}), 0,
+	is(sql(q{SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pg_task outcome%'}), 0,
 		'outcome is refused: the task does not run');
 };
 
@@ -230,7 +227,7 @@ subtest 'the return to PLAN is refused' => sub {
 	# not before: the claim is undone of a task that is given to an executor that exits
 	my $position = refuse('return is refused', 'UPDATE',
 		q{NEW.state = 'PLAN' AND OLD.state = 'WORK'});
-	terminate($node, split /\n/, $node->safe_psql('postgres', 'SELECT pid ' . running(db => 'shop')));
+	terminate($node, split /\n/, sql('SELECT pid ' . running(db => 'shop')));
 	wait_for_log_line($node, qr/ERROR:  [^\n]*return is refused/, $position);
 	# one of the three may still be about to end
 	wait_until($node, "SELECT bool_and(attempt = 2) FROM task WHERE id IN ($returns[1], $returns[2])",

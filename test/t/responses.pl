@@ -16,8 +16,8 @@ my $rows = $ENV{PG_TASK_TEST_ROWS} // 2_000_000;
 $ENV{PGCLIENTENCODING} = 'UTF8';
 my $node = new_node('main',
 	# the JIT compiler takes 60 MB
-	conf => "pg_task.max_executors = 1\nshared_buffers = 8MB\njit = off");
-my $major = substr($node->safe_psql('postgres', 'SHOW server_version_num'), 0, 2);
+	conf => "pg_task.max_executors = 1\nshared_buffers = 8MB");
+my $major = substr(sql('SHOW server_version_num'), 0, 2);
 
 # Runs tasks, each given by its columns, and returns the outcome of each: its columns, as bytes
 # that are valid UTF-8.
@@ -38,11 +38,11 @@ sub outcomes
 		$sql .= 'INSERT INTO task (' . join(', ', @names) . ') VALUES (' . join(', ',
 			map { PgTask::literal($task->{$_}) } @names) . ") RETURNING id;\n";
 	}
-	my @ids = split /\n/, $node->safe_psql($db, $sql);
+	my @ids = split /\n/, sql_in($db, $sql);
 	wait_until($node, q{SELECT NOT EXISTS (SELECT FROM task WHERE state IN ('PLAN', 'WORK'))},
 		db => $db);
 	for my $line (split /\n/,
-		$node->safe_psql($db,
+		sql_in($db,
 		"SELECT $hex FROM task WHERE id BETWEEN $ids[0] AND $ids[-1] ORDER BY id"))
 	{
 		my %outcome;

@@ -235,7 +235,7 @@ subtest 'a restored row' => sub {
 subtest 'a partitioned table' => sub {
 	sql('CREATE DATABASE parts');
 	wait_for_table($node, db => 'parts');
-	$node->safe_psql('parts', q{BEGIN; LOCK TABLE task;
+	sql_in('parts', q{BEGIN; LOCK TABLE task;
 		CREATE TABLE shape (LIKE task INCLUDING DEFAULTS);
 		DROP TABLE task;
 		CREATE TABLE task (LIKE shape INCLUDING DEFAULTS) PARTITION BY LIST (queue);
@@ -250,7 +250,7 @@ subtest 'a partitioned table' => sub {
 		'a row of a partition is bound');
 	sql('ALTER ROLE stays RENAME TO moved');
 	wait_until($node, "SELECT role = 'moved' FROM task WHERE id = $moved", db => 'parts');
-	$node->safe_psql('parts', "UPDATE task SET queue = 'second', dt = now() WHERE id = $moved");
+	sql_in('parts', "UPDATE task SET queue = 'second', dt = now() WHERE id = $moved");
 	wait_for_state($node, $moved, 'DONE', db => 'parts');
 	is(task($node, $moved, 'response', db => 'parts'), 'moved',
 		'a row of a partition follows its role');

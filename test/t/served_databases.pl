@@ -245,12 +245,12 @@ subtest 'pg_task.database' => sub {
 			.*GRANT\ CREATE\ ON\ SCHEMA\ public\ TO\ \w+
 			.*pg_task\ scheduler\ of\ database\ "late"}sx, $position);
 	is(answer('one', 'SELECT 1'), '1', 'other databases go on');
-	$node->safe_psql('late', 'GRANT CREATE ON SCHEMA public TO later');
+	sql_in('late', 'GRANT CREATE ON SCHEMA public TO later');
 	wait_for_table($node, db => 'late');
-	is($node->safe_psql('late',
+	is(sql_in('late',
 		"SELECT relowner::regrole FROM pg_class WHERE oid = 'task'::regclass"),
 		'later', 'the table belongs to the role of the list');
-	$node->safe_psql('postgres', 'ALTER ROLE plain CREATEDB');
+	sql('ALTER ROLE plain CREATEDB');
 	$node->reload;
 	sql('CREATE DATABASE again');
 	sql('DROP DATABASE again');
@@ -295,12 +295,12 @@ subtest 'the name of the table' => sub {
 		"pg_task_table.one = 'a \"table\"'",
 		'pg_task_period.one = 100ms');
 	wait_for_table($node, db => 'one', table => '"Some Schema"."a ""table"""');
-	$node->safe_psql('one',
+	sql_in('one',
 		q(INSERT INTO "Some Schema"."a ""table""" (request) VALUES ('SELECT 1')));
 	wait_until($node, q(SELECT state FROM "Some Schema"."a ""table"""), db => 'one',
 		expected => 'DONE');
 	my $left = insert_task($node, db => 'one', request => 'SELECT 1');
-	$node->safe_psql('one',
+	sql_in('one',
 		q(INSERT INTO "Some Schema"."a ""table""" (request) VALUES ('SELECT 1')));
 	wait_until($node, q(SELECT count(*) FROM "Some Schema"."a ""table""" WHERE state = 'DONE'),
 		db => 'one', expected => 2);
@@ -314,11 +314,11 @@ subtest 'settings of a database' => sub {
 		  ALTER DATABASE one SET pg_task.table_name = loser)
 	);
 	wait_for_table($node, db => 'with space', table => '"Größe".jobs');
-	$node->safe_psql('one',
+	sql_in('one',
 		q(INSERT INTO "Some Schema"."a ""table""" (request) VALUES ('SELECT 1')));
 	wait_until($node, q(SELECT count(*) FROM "Some Schema"."a ""table""" WHERE state = 'DONE'),
 		db => 'one', expected => 3);
-	is($node->safe_psql('one', q(SELECT to_regclass('loser'), to_regclass('"Some Schema".loser'))),
+	is(sql_in('one', q(SELECT to_regclass('loser'), to_regclass('"Some Schema".loser'))),
 		'|',
 		'the setting for the database wins');
 };
@@ -362,7 +362,7 @@ subtest 'an invalid period' => sub {
 		$position);
 	wait_for_log_line($node, qr/invalid value for parameter "pg_task_table.one": ""/, $position);
 	wait_for_table($node, db => 'one', table => 'loser');
-	$node->safe_psql('one', q(INSERT INTO loser (request) VALUES ('SELECT 1')));
+	sql_in('one', q(INSERT INTO loser (request) VALUES ('SELECT 1')));
 	wait_until($node, q(SELECT state FROM loser), db => 'one', expected => 'DONE');
 	pass('the errors are logged, and tasks run with the defaults');
 };
@@ -396,7 +396,7 @@ subtest 'an owner without LOGIN' => sub {
 	wait_for_log_line($node,
 		qr/pg_task has created the task table public\.task of role "landlord" in database "let"\n/,
 		$position);
-	is($node->safe_psql('let',
+	is(sql_in('let',
 		"SELECT relowner::regrole FROM pg_class WHERE oid = 'task'::regclass"),
 		'landlord', 'the table belongs to the owner of the database');
 	my $id = run_task($node, db => 'let', request => 'SELECT session_user', role => 'tenant');

@@ -13,7 +13,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $node = new_node('main', conf => "pg_task.max_executors = 1\nmax_prepared_transactions = 2");
-my $major = substr($node->safe_psql('postgres', 'SHOW server_version_num'), 0, 2);
+my $major = substr(sql('SHOW server_version_num'), 0, 2);
 
 sql(q{
 	CREATE ROLE plain LOGIN;

@@ -11,7 +11,7 @@ use Test::More;
 my $library = build_module('slots_check', "-I$FindBin::RealBin/../../src");
 my $node = new_node('main', conf => 'pg_task.enabled = off', start => 0);
 $node->start;
-$node->safe_psql('postgres', qq{
+sql(qq{
 	CREATE FUNCTION slot_edge(kind text, state text, attached bool, edge text) RETURNS text
 		LANGUAGE c STRICT AS '$library';
 	CREATE FUNCTION slot_needs(steps text) RETURNS text LANGUAGE c STRICT AS '$library';
@@ -34,7 +34,7 @@ sub check_edges
 			sprintf(q{slot_edge('%s', '%s', %s, '%s')},
 				$kind, $state, $attached ? 'true' : 'false', $edge =~ tr/_/ /r);
 		} @states;
-		my @results = split ' ', $node->safe_psql('postgres', "SELECT concat_ws(' ', $calls)");
+		my @results = split ' ', sql("SELECT concat_ws(' ', $calls)");
 
 		foreach my $i (0 .. $#states)
 		{

@@ -18,9 +18,9 @@ sub slow_database
 	sql("CREATE DATABASE $db");
 	wait_for_table($node, db => $db);
 	make_gates($node, db => $db);
-	$node->safe_psql($db, "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
+	sql_in($db, "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
 		\$\$ BEGIN $body RETURN NEW; END \$\$");
-	$node->safe_psql($db, "CREATE TRIGGER slow BEFORE UPDATE ON task FOR EACH ROW
+	sql_in($db, "CREATE TRIGGER slow BEFORE UPDATE ON task FOR EACH ROW
 		WHEN (NEW.state = 'WORK' AND $condition) EXECUTE FUNCTION slow()");
 	return;
 }
@@ -89,12 +89,12 @@ subtest 'other rows' => sub {
 
 # A suspect that cannot be claimed for this reason does not delay suspects of other databases.
 subtest 'suspects of other databases' => sub {
-	$node->safe_psql('suspect',
+	sql_in('suspect',
 		q{INSERT INTO task (queue, request, crashed) VALUES ('slow', 'SELECT 1', 1)});
 	wait_for_trigger('suspect');
 	my $suspect = sql(q{INSERT INTO task (request, crashed) VALUES ('SELECT 1', 1) RETURNING id});
 	wait_for_state($node, $suspect, 'DONE');
-	is($node->safe_psql('suspect', 'SELECT state FROM task'), 'PLAN',
+	is(sql_in('suspect', 'SELECT state FROM task'), 'PLAN',
 		'a suspect of a crash runs while another database has claimed one for long');
 };
 

@@ -115,19 +115,19 @@ subtest 'each task runs as its own role' => sub {
 
 sub plan_many
 {
-	$node->safe_psql($_[0],
+	sql_in($_[0],
 		q{INSERT INTO task (request) SELECT 'SELECT pg_sleep(0.1)' FROM generate_series(1, 400)});
 }
 
 # Databases alternate, too: one that comes later with little work gets it done.
 subtest 'databases alternate' => sub {
-	$node->safe_psql('postgres', "CREATE DATABASE $_") for qw(one two);
+	sql("CREATE DATABASE $_") for qw(one two);
 	wait_for_table($node, db => $_) for qw(one two);
 	plan_many($_) for qw(postgres one);
 	wait_until($node, q{SELECT count(*) >= 5 FROM task WHERE state = 'DONE'}, db => $_)
 		for qw(postgres one postgres one);
 	run_task($node, db => 'two', request => 'SELECT 1');
-	my $start = $node->safe_psql('two', q{SELECT start FROM task});
+	my $start = sql_in('two', q{SELECT start FROM task});
 	my $before = "request = 'SELECT pg_sleep(0.1)' AND stop < '$start'";
 	cmp_ok(count_of($node, $before), '<', 400, 'before the first had finished');
 	cmp_ok(count_of($node, $before, db => 'one'), '<', 400, 'before the second had finished');
@@ -137,7 +137,7 @@ subtest 'databases alternate' => sub {
 subtest 'an idle executor of another database' => sub {
 	for my $db (qw(postgres one))
 	{
-		$node->safe_psql($db, q{DELETE FROM task WHERE state = 'PLAN'});
+		sql_in($db, q{DELETE FROM task WHERE state = 'PLAN'});
 		wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state = 'WORK'}, db => $db);
 	}
 	for my $db (qw(two one postgres two))

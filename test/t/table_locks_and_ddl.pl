@@ -16,13 +16,13 @@ use Time::HiRes qw(sleep time);
 my $node = new_node('main',
 	conf => "pg_task.period = '200 ms'\npg_task.max_executors = 6\nmax_worker_processes = 24");
 
-sub shop { return $node->safe_psql('shop', @_) }
+sub shop { return sql_in('shop', @_) }
 sub until_shop { return wait_until($node, $_[0], db => 'shop') }
 sub insert { return insert_task($node, db => 'shop', @_) }
 sub row { return task($node, @_, db => 'shop') }
 sub wait_for { return wait_for_state($node, @_, db => 'shop') }
 
-$node->safe_psql('postgres', 'CREATE DATABASE shop');
+sql('CREATE DATABASE shop');
 wait_for_table($node, db => 'shop');
 make_gates($node, db => 'shop');
 shop('CREATE TABLE effect (what text)');
@@ -76,8 +76,7 @@ sub calm
 		}
 		return $sum;
 	};
-	my $transactions = sub { $node->safe_psql('postgres',
-		q{SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'shop'}) };
+	my $transactions = sub { sql(q{SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'shop'}) };
 	my ($cpu, $count, $times);
 
 	for (1 .. 3)

@@ -10,8 +10,8 @@ use Test::More;
 
 my $node = new_node('main', conf =>
 	  "max_worker_processes = 40\npg_task.idle_timeout = '1 h'\npg_task.owner_code = on");
-my $sixteen = $node->safe_psql('postgres', 'SHOW server_version_num') >= 160000;
-my $seventeen = $node->safe_psql('postgres', 'SHOW server_version_num') >= 170000;
+my $sixteen = sql('SHOW server_version_num') >= 160000;
+my $seventeen = sql('SHOW server_version_num') >= 170000;
 
 # Runs SQL as a role, in a database.
 sub sql_as_in { return sql_as($_[0], $_[2], db => $_[1]) }
@@ -238,15 +238,15 @@ subtest 'triggers and defaults of the owner' => sub {
 	wait_until($node,
 		q{SELECT count(*) = 1 FROM task WHERE role = 'friend' AND state = 'PLAN'
 		AND parent IS NOT NULL}, db => 'shop');
-	is($node->safe_psql('shop',
+	is(sql_in('shop',
 		q{SELECT string_agg(DISTINCT place, ', ' ORDER BY place) FROM seen}),
 		'after INSERT PLAN, after UPDATE DONE, after UPDATE WORK, before INSERT PLAN, before '
 		. 'UPDATE DONE, before UPDATE WORK, '
 		. 'default, deferred INSERT PLAN, deferred UPDATE DONE, deferred UPDATE WORK',
 		'the triggers and the default were called');
-	is($node->safe_psql('shop', q{SELECT DISTINCT who, superuser FROM seen}), 'owner|false',
+	is(sql_in('shop', q{SELECT DISTINCT who, superuser FROM seen}), 'owner|false',
 		'the triggers run as the owner');
-	is($node->safe_psql('shop',
+	is(sql_in('shop',
 		q{SELECT DISTINCT place, escape FROM seen WHERE escape <> ''
 		AND place !~ 'INSERT|default'}),
 		'', 'the triggers cannot become another role');
@@ -256,7 +256,7 @@ subtest 'triggers and defaults of the owner' => sub {
 subtest 'objects with well-known names' => sub {
 	sql('CREATE DATABASE trap');
 	wait_for_table($node, db => 'trap');
-	$node->safe_psql('trap', q{
+	sql_in('trap', q{
 		CREATE SCHEMA evil;
 		CREATE TABLE evil.calls (what text, who text);
 		GRANT ALL ON SCHEMA evil TO PUBLIC; GRANT ALL ON evil.calls TO PUBLIC;
@@ -310,17 +310,17 @@ subtest 'objects with well-known names' => sub {
 		ALTER DATABASE trap SET pg_task.schema_name = 'public';
 		ALTER DATABASE trap SET search_path = evil, pg_catalog, public});
 	sql(q{ALTER ROLE friend SET search_path = evil, pg_catalog, public});
-	cmp_ok($node->safe_psql('trap', q{SELECT pg_catalog.count(*) FROM pg_catalog.pg_operator
+	cmp_ok(sql_in('trap', q{SELECT pg_catalog.count(*) FROM pg_catalog.pg_operator
 		WHERE oprnamespace OPERATOR(pg_catalog.=) 'evil'::regnamespace}), '>', 20, 'a trap');
-	$node->safe_psql('trap', q{SELECT 1 WHERE 1::bigint = 2::bigint});
-	is($node->safe_psql('trap', q{SELECT what FROM evil.calls}), '=', 'the trap works');
-	$node->safe_psql('trap', q{TRUNCATE evil.calls});
+	sql_in('trap', q{SELECT 1 WHERE 1::bigint = 2::bigint});
+	is(sql_in('trap', q{SELECT what FROM evil.calls}), '=', 'the trap works');
+	sql_in('trap', q{TRUNCATE evil.calls});
 	$node->restart;
 	wait_until($node,
 		q{SELECT pg_catalog.count(*) OPERATOR(pg_catalog.=) 1 FROM pg_catalog.pg_stat_activity
 		WHERE backend_type OPERATOR(pg_catalog.=) 'pg_task scheduler'
 		AND datname OPERATOR(pg_catalog.=) 'trap'}, db => 'trap');
-	$node->safe_psql('trap',
+	sql_in('trap',
 		q{INSERT INTO public.task (queue, max, key, role, request, repeat, timeout, keep) VALUES
 		('a', NULL, NULL, 'friend', 'SELECT 1', NULL, NULL, NULL),
 		('b', 2, 'k', 'friend', 'SELECT 1', '1 day', '1 hour', NULL),
@@ -333,7 +333,7 @@ subtest 'objects with well-known names' => sub {
 		q{SELECT pg_catalog.string_agg(queue || state, ' ' ORDER BY queue, id) FROM public.task},
 		db => 'trap',
 		expected => 'aDONE bDONE bPLAN cPLAN dFAIL eFAIL fDONE');
-	is($node->safe_psql('trap', q{SELECT what, who FROM evil.calls}), '',
+	is(sql_in('trap', q{SELECT what, who FROM evil.calls}), '',
 		'the statements of pg_task call none of the planted objects');
 };
 

@@ -11,7 +11,7 @@ use Test::More;
 my $node = new_node('main');
 
 # Outcomes are refused in executors, not in the scheduler.
-$node->safe_psql('postgres', q{
+sql(q{
 	CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 	BEGIN
 		IF current_setting('pg_task.id') <> '' THEN

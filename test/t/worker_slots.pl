@@ -77,7 +77,7 @@ subtest 'a planned time in a database without a scheduler' => sub {
 		AND backend_type = 'pg_task scheduler')};
 
 	# one of them is the next when the scheduler has exited, whenever that is
-	$node->safe_psql('db1', q{INSERT INTO task (request, dt)
+	sql_in('db1', q{INSERT INTO task (request, dt)
 		SELECT 'SELECT 1', now() + n * interval '5 s' FROM generate_series(1, 40) AS n});
 	# it exits because others need its place, and comes back when its next task is due
 	my @others = @databases[1 .. 5];
@@ -86,13 +86,13 @@ subtest 'a planned time in a database without a scheduler' => sub {
 		push @others, shift @others;
 		return sql($none) eq 't';
 	}) or die 'the scheduler does not exit';
-	my $id = $node->safe_psql('db1',
+	my $id = sql_in('db1',
 		q{SELECT id FROM task WHERE state = 'PLAN' AND dt > clock_timestamp() ORDER BY dt LIMIT 1});
-	is($node->safe_psql('db1', 'SELECT pg_task_cancel(0)'), 'f',
+	is(sql_in('db1', 'SELECT pg_task_cancel(0)'), 'f',
 		'without one tasks can be cancelled');
 	wait_for_state($node, $id, 'DONE', db => 'db1');
 	is(task($node, $id, q{start - dt < '30 s'}, db => 'db1'), 't', 'a task starts at its time');
-	$node->safe_psql('db1', 'DELETE FROM task');
+	sql_in('db1', 'DELETE FROM task');
 	is(scalar(() = log_since($node, $position) =~ /no background worker slot is free/g), 0,
 		'no worker slot was missing');
 };
@@ -103,7 +103,7 @@ subtest 'a locked row in a database without a scheduler' => sub {
 	my $id = $session->query_safe(q{INSERT INTO task (request, dt)
 		VALUES ('SELECT 1', clock_timestamp() + interval '1 s') RETURNING id});
 	$session->query_safe("BEGIN; SELECT FROM task WHERE id = $id FOR UPDATE");
-	$node->safe_psql($_,
+	sql_in($_,
 		q{INSERT INTO task (request, dt) VALUES ('SELECT 1', now() + interval '2 s')})
 	  for qw(db2 db4 db5 db6);
 	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state <> 'DONE'}, db => $_)

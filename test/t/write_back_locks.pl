@@ -12,9 +12,9 @@ use Test::More;
 
 my $node = new_node('main', conf => "pg_task.max_executors = 2\npg_task.period = '200 ms'");
 
-sub shop { return $node->safe_psql('shop', @_) }
+sub shop { return sql_in('shop', @_) }
 
-$node->safe_psql('postgres', 'CREATE ROLE other LOGIN; CREATE DATABASE shop');
+sql('CREATE ROLE other LOGIN; CREATE DATABASE shop');
 wait_for_table($node, db => 'shop');
 make_gates($node, db => 'shop');
 shop(q{
@@ -62,14 +62,14 @@ sub others_run
 	my ($name, %opt) = @_;
 	my $db = $opt{db} // 'postgres';
 
-	$node->safe_psql($db, q{INSERT INTO task (queue, role, request)
+	sql_in($db, q{INSERT INTO task (queue, role, request)
 		SELECT 'others', } . ($opt{role} ? "'$opt{role}'" : 'current_user')
 		. q{, 'SELECT 1' FROM generate_series(1, 20)});
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	ok( poll_for(
 			sub { count_of($node, q{queue = 'others' AND state = 'DONE'}, db => $db) == 20 }, 60),
 		"$name: others run while the lock is held");
-	$node->safe_psql($db, q{DELETE FROM task WHERE queue = 'others'});
+	sql_in($db, q{DELETE FROM task WHERE queue = 'others'});
 	return;
 }
 
@@ -160,7 +160,7 @@ subtest 'another role of the same database' => sub {
 };
 
 subtest 'a limit of the role' => sub {
-	$node->safe_psql('postgres', 'ALTER SYSTEM SET pg_task.role_executors = 1');
+	sql('ALTER SYSTEM SET pg_task.role_executors = 1');
 	apply_conf($node);
 	for my $name ('the table', 'the rows')
 	{
@@ -174,7 +174,7 @@ subtest 'a limit of the role' => sub {
 		release([$id], 'DONE');
 		is(effects("limit $name"), 1, "$name: its effect");
 	}
-	$node->safe_psql('postgres', 'ALTER SYSTEM RESET pg_task.role_executors');
+	sql('ALTER SYSTEM RESET pg_task.role_executors');
 	apply_conf($node);
 };
 
