@@ -344,7 +344,8 @@ CREATE FUNCTION pg_catalog.pg_task_facts(id bigint, attempt integer, start times
         OUT serves boolean, OUT prepared boolean, OUT idle boolean, OUT place boolean, OUT of_role integer,
         OUT role_limit integer, OUT of_database integer, OUT database_limit integer,
         OUT busy integer, OUT executors integer, OUT bound_role text,
-        OUT failing boolean, OUT taker text, OUT takers integer)
+        OUT failing boolean, OUT taker text, OUT takers integer,
+        OUT last_start timestamptz)
     LANGUAGE c VOLATILE STRICT AS 'MODULE_PATHNAME', 'pg_task_facts';
 
 COMMENT ON FUNCTION pg_catalog.pg_task_facts(bigint, integer, timestamptz, text, integer, name,
@@ -505,7 +506,8 @@ SELECT CASE
                   interval '1 ms' * - t.max::float8) END AS pause,
               CASE WHEN f.takers = 0 THEN
                        format('no session waits that may take it: members of role "%s" may, by'
-                              ' pg_task_take', f.taker)
+                              ' pg_task_take%s', f.taker,
+                              '; the last one of its queue was taken at ' || f.last_start)
                    WHEN f.idle OR f.takers > 0 THEN NULL
                    WHEN f.of_role >= f.role_limit THEN
                        format('role "%s" has %s of %s executors, all busy', f.bound_role, f.of_role,
@@ -1053,7 +1055,7 @@ CREATE FUNCTION pg_catalog.pg_stat_task(
         OUT failed bigint, OUT retried bigint, OUT stopped bigint, OUT gone bigint,
         OUT timed_out bigint, OUT crashed bigint, OUT wait_time double precision,
         OUT wait_histogram bigint[], OUT run_time double precision, OUT run_histogram bigint[],
-        OUT stats_since timestamptz)
+        OUT last_start timestamptz, OUT stats_since timestamptz)
     RETURNS SETOF record
     LANGUAGE c VOLATILE ROWS 100 AS 'MODULE_PATHNAME', 'pg_stat_task';
 

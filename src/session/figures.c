@@ -249,7 +249,7 @@ pg_stat_task(PG_FUNCTION_ARGS)
 	static const char *const counters[STAT_COUNTERS] = {"planned", "started",	"done",
 														"failed",  "retried",	"stopped",
 														"gone",	   "timed_out", "crashed"};
-	ReturnSetInfo *result = result_set_begin(fcinfo, 16);
+	ReturnSetInfo *result = result_set_begin(fcinfo, 17);
 	StatRecord record;
 	int i;
 	int j;
@@ -266,6 +266,8 @@ pg_stat_task(PG_FUNCTION_ARGS)
 			result_row_set(&row, counters[j], Int64GetDatum(record.counts.counters[j]));
 		set_times(&row, "wait_time", "wait_histogram", &record.counts.wait);
 		set_times(&row, "run_time", "run_histogram", &record.counts.run);
+		if (record.counts.last_start != 0)
+			result_row_set(&row, "last_start", TimestampTzGetDatum(record.counts.last_start));
 		result_row_set(&row, "stats_since", TimestampTzGetDatum(record.since));
 		end_row(&row, result);
 	}

@@ -26,6 +26,7 @@
 #include "shared/arbiter.h"
 #include "shared/clock.h"
 #include "shared/slots.h"
+#include "shared/statistics.h"
 #include "shared/takers.h"
 #include "task/home.h"
 #include "task/outcome.h"
@@ -344,9 +345,12 @@ set_survey(ResultRow *row, const WhyTask *task)
 	if (task->rule->taker > 0)
 	{
 		char *name = GetUserNameFromId((Oid) task->rule->taker, true);
+		TimestampTz last_start = statistics_last_start(task->queue);
 
 		set_text(row, "taker", name ? name : "");
 		set_count(row, "takers", survey->takers);
+		if (last_start != 0)
+			set_time(row, "last_start", last_start);
 	}
 }
 
@@ -359,7 +363,7 @@ set_survey(ResultRow *row, const WhyTask *task)
 Datum
 pg_task_facts(PG_FUNCTION_ARGS)
 {
-	TupleDesc desc = result_row_desc(fcinfo, 36);
+	TupleDesc desc = result_row_desc(fcinfo, 37);
 	WhyTask task = {
 		.access = table_access_current(),
 		.run = {PG_GETARG_INT64(0), PG_GETARG_INT32(1), PG_GETARG_TIMESTAMPTZ(2)},

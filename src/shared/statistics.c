@@ -71,30 +71,46 @@ statistics_create(void *memory, LWLock *lock)
 	table->hashes = (uint32 *) &table->records[table_size()];
 }
 
+static uint32
+hash_queue(const char *queue)
+{
+	return hash_bytes((const unsigned char *) queue, (int) strlen(queue)) ^ MyDatabaseId;
+}
+
 /*
- * Return the record of a queue of this database; it is made, or, if all are in use, that of the
- * others is taken.  The loop is short for some thousands of records, which is why there cannot be
- * more of them.
+ * Return the record of a queue of this database; NULL: there is none.  The loop is short for some
+ * thousands of records, which is why there cannot be more of them.
  */
 static StatRecord *
-get_record(const char *queue)
+find_record(const char *queue)
 {
-	uint32 hash = hash_bytes((const unsigned char *) queue, (int) strlen(queue)) ^ MyDatabaseId;
-	StatRecord *record;
+	uint32 hash = hash_queue(queue);
 	int i;
 
 	Assert(LWLockHeldByMeInMode(table->lock, LW_EXCLUSIVE));
 	for (i = 1; i < table->count; i++)
 	{
-		record = &table->records[i];
+		StatRecord *record = &table->records[i];
+
 		if (table->hashes[i] == hash && record->database == MyDatabaseId &&
 			strcmp(record->queue, queue) == 0)
 			return record;
 	}
+	return NULL;
+}
+
+/* The same, but make it; if all are in use, return that of the others. */
+static StatRecord *
+get_record(const char *queue)
+{
+	StatRecord *record = find_record(queue);
+
+	if (record)
+		return record;
 	record = &table->records[0];
-	if (i < table_size())
+	if (table->count < table_size())
 	{
-		table->hashes[i] = hash;
+		table->hashes[table->count] = hash_queue(queue);
 		record = &table->records[table->count++];
 		memset(record, 0, sizeof(StatRecord));
 		record->database = MyDatabaseId;
@@ -139,6 +155,7 @@ statistics_flush(void)
 		sum->counters[i] += local.counts.counters[i];
 	add_times(&sum->wait, &local.counts.wait);
 	add_times(&sum->run, &local.counts.run);
+	sum->last_start = Max(sum->last_start, local.counts.last_start);
 	LWLockRelease(table->lock);
 	local.counted = false;
 }
@@ -196,6 +213,22 @@ statistics_read(int number, StatRecord *record)
 		*record = table->records[number];
 	LWLockRelease(table->lock);
 	return found;
+}
+
+/* When a task of a queue of this database has last begun; 0: never, or it has no record. */
+TimestampTz
+statistics_last_start(const char *queue)
+{
+	char name[TASK_QUEUE_MAX + 1];
+	StatRecord *record;
+	TimestampTz result;
+
+	strlcpy(name, queue, statistics_clip(queue, strlen(queue)) + 1);
+	LWLockAcquire(table->lock, LW_EXCLUSIVE);
+	record = find_record(name);
+	result = record ? record->counts.last_start : 0;
+	LWLockRelease(table->lock);
+	return result;
 }
 
 /*

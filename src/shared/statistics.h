@@ -45,6 +45,7 @@ typedef struct StatCounts
 	int64 counters[STAT_COUNTERS];
 	StatTimes wait; /* of runs that have started */
 	StatTimes run;	/* of runs that have ended */
+	TimestampTz last_start;
 } StatCounts;
 
 /* A queue of a database. */
@@ -63,6 +64,7 @@ extern StatCounts *statistics_of(const char *queue);
 extern void statistics_add_time(StatTimes *times, int64 us);
 extern void statistics_flush(void);
 extern bool statistics_read(int number, StatRecord *record);
+extern TimestampTz statistics_last_start(const char *queue);
 extern void statistics_reset(const Oid *database, const char *queue);
 
 #endif /* PG_TASK_STATISTICS_H */

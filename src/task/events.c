@@ -17,6 +17,7 @@
 #include "mb/pg_wchar.h"
 #include "utils/json.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 
 #include "settings.h"
 #include "shared/statistics.h"
@@ -103,6 +104,8 @@ event_report(const TaskEvent *event)
 	StatCounts *counts = statistics_of(event->queue);
 
 	counts->counters[kinds[event->kind].counter]++;
+	if (started)
+		counts->last_start = GetCurrentTimestamp();
 	counts->counters[STAT_CRASHED] += event->crashed;
 	if (event->sqlstate && strcmp(event->sqlstate, TASK_ERROR_TIMEOUT) == 0)
 		counts->counters[STAT_TIMED_OUT]++;

@@ -350,8 +350,17 @@ subtest 'who takes' => sub {
 	is(sql_as('other', 'SELECT count(*) FROM pg_task_takers()'), 0, 'others see none of it');
 	$session->quit;
 	$id = mail();
+	my ($none, $last) = split /\|/, sql("SELECT pg_task_why($id),
+		'; the last one of its queue was taken at ' || last_start
+		FROM pg_stat_task() WHERE queue = 'mail-a'");
+	is($none, 'no session waits that may take it: members of role "mailer" may, by pg_task_take'
+		. $last, 'why it waits');
+	is(sql("SELECT last_start BETWEEN start AND start + interval '5 s' FROM pg_stat_task() AS s,
+		task AS t WHERE s.queue = 'mail-a' AND t.queue = s.queue ORDER BY start DESC NULLS LAST
+		LIMIT 1"), 't', 'when one was last taken');
+	sql('SELECT pg_stat_task_reset()');
 	is(sql("SELECT pg_task_why($id)"), 'no session waits that may take it: members of role "mailer"'
-		. ' may, by pg_task_take', 'why it waits');
+		. ' may, by pg_task_take', 'it is not known any more');
 	sql("DELETE FROM task WHERE state IN ('PLAN', 'WORK')");
 };
 
