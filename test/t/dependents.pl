@@ -778,8 +778,11 @@ subtest 'order' => sub {
 	my $id = insert_fan('order', 20, priority => 0);
 
 	wait_for_running($node, 1);
-	insert_task($node, queue => 'plain', request => 'INSERT INTO effect SELECT pg_task_id()')
-		for 1 .. 5;
+	sql(q{INSERT INTO task (queue, request) SELECT 'plain', 'INSERT INTO effect SELECT pg_task_id()'
+		FROM generate_series(1, 5)});
+	# a scheduler that has seen a later row has seen them
+	wait_for_state($node, insert_task($node, queue => 'late', request => 'SELECT 1',
+		dt => '2020-01-01', active => '1 s'), 'GONE');
 	open_gate($node, 'order');
 	wait_until($node, 'SELECT count(*) = 25 FROM effect');
 	is(sql(q{SELECT bool_and(queue = 'plain') FROM (SELECT queue FROM effect JOIN task USING (id)
