@@ -771,19 +771,21 @@ subtest 'limits' => sub {
 	check_effects(100, 'limits');
 };
 
-# Rows that are due, and those that are freed, with one executor.
-subtest 'one executor' => sub {
-	sql('ALTER SYSTEM SET pg_task.max_executors = 1');
+# Rows that wait for no task and are due start before those that are freed.
+subtest 'order' => sub {
+	sql('ALTER SYSTEM SET pg_task.role_executors = 1');
 	apply_conf($node);
 	my $id = insert_fan('order', 20, priority => 0);
 
 	wait_for_running($node, 1);
-	sql(q{INSERT INTO task (queue, request) SELECT 'plain', 'INSERT INTO effect SELECT pg_task_id()'
-		FROM generate_series(1, 5)});
+	insert_task($node, queue => 'plain', request => 'INSERT INTO effect SELECT pg_task_id()')
+		for 1 .. 5;
 	open_gate($node, 'order');
 	wait_until($node, 'SELECT count(*) = 25 FROM effect');
+	is(sql(q{SELECT bool_and(queue = 'plain') FROM (SELECT queue FROM effect JOIN task USING (id)
+		ORDER BY at LIMIT 5) AS s}), 't', 'tasks that were due before go first');
 	check_effects(25, 'order');
-	sql('ALTER SYSTEM RESET pg_task.max_executors');
+	sql('ALTER SYSTEM RESET pg_task.role_executors');
 	apply_conf($node);
 };
 

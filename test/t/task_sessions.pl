@@ -234,7 +234,8 @@ subtest 'a database that is served no more' => sub {
 	run_task($node, db => 'closing', role => 'plain', request => 'SELECT 1');
 
 	set_conf($node, q{pg_task.database = 'postgres, small'});
-	wait_until($node, "$executors AND backend_type <> 'client backend'", expected => 0);
+	end_sessions($node);
+	wait_until($node, $executors, expected => 0);
 	pass('likewise where it is not in pg_task.database');
 };
 
