@@ -35,7 +35,7 @@ use Time::HiRes qw(usleep clock_gettime CLOCK_MONOTONIC);
 
 our @EXPORT = qw(
 	new_node set_conf apply_conf end_sessions build_module crash kill_server make_clock set_clock
-	sql sql_as sql_in error_of sqlstate_of notices_of literal open_session
+	run_psql sql sql_as sql_in error_of sqlstate_of notices_of literal open_session
 	insert_task insert_rule run_task start_crash task is_row count_of start_delay
 	make_gates open_gate
 	backends terminate running
@@ -65,8 +65,8 @@ my $main_node;
 #   init   a hash for PostgreSQL::Test::Cluster's init, such as { allows_streaming => 1 }
 #   start  0: do not start it
 # PostgreSQL::Test sets restart_after_crash to off; here it is on, which is the default.  It allows
-# ten connections, but the process of a session that has ended may count for a while.  To compile
-# what runs once takes longer than to run it.
+# ten connections, but the process of a session that has ended may count for a while.  JIT is off:
+# to compile what runs once takes longer than to run it.
 sub new_node
 {
 	my ($name, %opt) = @_;
@@ -84,8 +84,8 @@ sub new_node
 			extra => [ '--encoding=UTF8', '--locale=C.UTF-8', @{ $init{extra} || [] } ]);
 	}
 	$node->append_conf('postgresql.conf', slurp_file("$FindBin::RealBin/../pg_task.conf"));
-	$node->append_conf('postgresql.conf', "restart_after_crash = on\nmax_connections = 50\njit = off\n"
-		  . "pg_task.period = '" . ($opt{period} // '1 h') . "'");
+	$node->append_conf('postgresql.conf', "restart_after_crash = on\nmax_connections = 50\n"
+		  . "jit = off\npg_task.period = '" . ($opt{period} // '1 h') . "'");
 	$node->append_conf('postgresql.conf', $opt{conf}) if defined $opt{conf};
 	if ($opt{start} // 1)
 	{
@@ -259,13 +259,15 @@ sub kept_psql
 	my $session = $kept{ $node->port }{$name};
 
 	# a backend may have gone, with a word to nobody
-	end_sessions($node)
-	  if $session
-	  ? $session->{owner} != $$ || process_state($session->{backend}) =~ /^Z?$/
-	  : keys %{ $kept{ $node->port } } > 5;
-	$session = $kept{ $node->port }{$name};
+	if ($session
+		&& ($session->{owner} != $$ || process_state($session->{backend}) =~ /^Z?$/))
+	{
+		undef $session;
+		end_sessions($node);
+	}
 	if (!$session)
 	{
+		end_sessions($node) if keys %{ $kept{ $node->port } } > 5;
 		my ($in, $out, $err) = ('', '', '');
 		my $timer = IPC::Run::timeout(300);
 		my @command = ('psql', '-XAtq', '-d', $node->connstr($db), '-f', '-', @extra);
@@ -648,7 +650,7 @@ sub look_until
 		};
 
 		$result = defined $rc ? $out . $err : $@;
-		return 1 if $rc == 0 && $result eq $expected;
+		return 1 if defined $rc && $rc == 0 && $result eq $expected;
 		$pause = min(2 * $pause, 80_000);
 		usleep($pause);
 		return 0;

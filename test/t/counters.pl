@@ -59,9 +59,8 @@ subtest 'times' => sub {
 	counted('slow', '1 1 1 0 0 0 0 0 0', 'a task');
 	my $figures = q{FROM pg_stat_task() WHERE queue = 'slow'};
 	is(sql("SELECT run_time >= 200 AND wait_time > 1e10 $figures"), 't', 'in milliseconds');
-	is(sql("SELECT last_start BETWEEN start AND stop FROM pg_stat_task() AS s, task AS t WHERE s.queue = 'slow'
-		AND id = $id"), 't',
-		'when the last one began');
+	is(sql("SELECT last_start BETWEEN start AND stop FROM pg_stat_task() JOIN task USING (queue)
+		WHERE id = $id"), 't', 'when the last one began');
 	is(sql(qq{SELECT array_length(run_histogram, 1) = 28 AND n BETWEEN 12 AND 28
 		AND run_time < 0.125 * 2 ^ (n - 1) AND run_time >= 0.125 * 2 ^ (n - 2)
 		FROM (SELECT *, array_position(run_histogram, 1) AS n $figures) AS h}), 't',

@@ -232,9 +232,9 @@ subtest 'no free worker slot' => sub {
 	my @schedulers = split /\n/, sql(q{SELECT pid FROM pg_stat_activity
 		WHERE backend_type = 'pg_task scheduler' AND datname = 'one'}, node => $small);
 
-	end_sessions($small);
-	$small->safe_psql('postgres', q{DROP DATABASE one;
-		CREATE TABLE large AS SELECT n FROM generate_series(1, 10000) AS n; ANALYZE large});
+	sql(q{DROP DATABASE one;
+		CREATE TABLE large AS SELECT n FROM generate_series(1, 10000) AS n; ANALYZE large},
+		node => $small);
 	wait_for_schedulers($small, 'postgres');
 	my @executors = backends($small, 'executor');
 	terminate($small, @executors);

@@ -30,9 +30,7 @@ sub busy_database
 sub succeeds
 {
 	my ($command, $name) = @_;
-
-	end_sessions($node);
-	my ($ret, $out, $err) = $node->psql('postgres', $command);
+	my ($ret, $out, $err) = run_psql($node, 'postgres', $command);
 
 	is($err, '', $name // $command);
 }
@@ -60,8 +58,7 @@ subtest 'rename, copy, tablespace, drop' => sub {
 	succeeds('ALTER DATABASE two SET TABLESPACE pg_default');
 	sql('ALTER DATABASE copy OWNER TO owner');
 	busy_database('copy');
-	end_sessions($node);
-	($ret, $out, $err) = $node->psql('postgres', 'SET ROLE owner; DROP DATABASE copy');
+	($ret, $out, $err) = run_psql($node, 'postgres', 'SET ROLE owner; DROP DATABASE copy');
 	is($err, '', 'DROP DATABASE by the owner succeeds');
 	succeeds('DROP DATABASE two WITH (FORCE)');
 };
@@ -75,8 +72,7 @@ subtest 'a running task blocks DROP DATABASE' => sub {
 	wait_for_running($node, 1, db => 'one', id => $running, event => 'PgSleep');
 	my $executor = task($node, $running, 'pid', db => 'one');
 	my $session = open_session($node, 'one');
-	end_sessions($node);
-	($ret, $out, $err) = $node->psql('postgres', 'DROP DATABASE one');
+	($ret, $out, $err) = run_psql($node, 'postgres', 'DROP DATABASE one');
 	like($err, qr/database "one" is being accessed by other users.*2 other sessions/s,
 		'a running task blocks a DROP, an idle executor does not');
 	$session->quit;
@@ -99,13 +95,11 @@ subtest 'a user without the privilege' => sub {
 		'CREATE DATABASE x TEMPLATE one',
 		'ALTER DATABASE one SET TABLESPACE pg_default')
 	{
-		end_sessions($node);
-		($ret, $out, $err) = $node->psql('postgres', "SET ROLE stranger; $command");
+		($ret, $out, $err) = run_psql($node, 'postgres', "SET ROLE stranger; $command");
 		like($err, qr/must be owner|permission denied/, "$command by another");
 		is(sql($gone), 0, 'no process has exited for it');
 	}
-	end_sessions($node);
-	($ret, $out, $err) = $node->psql('postgres', 'BEGIN; DROP DATABASE one');
+	($ret, $out, $err) = run_psql($node, 'postgres', 'BEGIN; DROP DATABASE one');
 	like($err, qr/cannot run inside a transaction block/,
 		'the command is refused in a transaction block');
 	busy_database('one');

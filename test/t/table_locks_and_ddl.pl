@@ -76,7 +76,10 @@ sub calm
 		}
 		return $sum;
 	};
-	my $transactions = sub { sql(q{SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'shop'}) };
+	my $transactions = sub {
+		return sql(q{SELECT xact_commit + xact_rollback FROM pg_stat_database
+			WHERE datname = 'shop'});
+	};
 	my ($cpu, $count, $times);
 
 	for (1 .. 3)
