@@ -149,8 +149,10 @@ subtest 'another name, and another table of the usual name' => sub {
 	sql_in('named', q{CREATE TABLE IF NOT EXISTS public.task (id int, queue text, state text, dt timestamptz);
 		INSERT INTO jobs.task (queue, request, role, dt)
 			VALUES ('late', 'SELECT 1', 'barred', '2020-01-01')});
-	like(sql_in('named', sql_in('named', q{SELECT hint FROM pg_task_health()
-		WHERE problem LIKE 'due tasks%'})), qr/role "barred"/, 'the hint names the task table');
+	# health tells of a table from when its scheduler has begun to serve it
+	my $hint = q{SELECT hint FROM pg_task_health() WHERE problem LIKE 'due tasks%'};
+	wait_until($node, "SELECT count(*) = 1 FROM ($hint) AS h", db => 'named');
+	like(sql_in('named', sql_in('named', $hint)), qr/role "barred"/, 'the hint names the task table');
 	sql('ALTER DATABASE named SET pg_task.enabled = off');
 	is_ill('info, named, no task starts: pg_task.enabled is off', 'its scheduler leaves');
 	sql('DROP DATABASE named WITH (FORCE)');
