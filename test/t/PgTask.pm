@@ -27,7 +27,7 @@ use Exporter 'import';
 use FindBin;
 use IPC::Run ();
 use JSON::PP ();
-use List::Util qw(min);
+use List::Util qw(max min);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -641,7 +641,6 @@ sub look_until
 {
 	my ($query, $expected, %opt) = @_;
 	my $node = $opt{node} // $main_node;
-	my $pause = 5_000;
 	my $result;
 
 	my $found = poll_for(sub {
@@ -650,10 +649,7 @@ sub look_until
 		};
 
 		$result = defined $rc ? $out . $err : $@;
-		return 1 if defined $rc && $rc == 0 && $result eq $expected;
-		$pause = min(2 * $pause, 80_000);
-		usleep($pause);
-		return 0;
+		return defined $rc && $rc == 0 && $result eq $expected;
 	}, $opt{seconds});
 
 	return ($found, $result);
@@ -743,14 +739,16 @@ sub wait_for_log_line
 sub poll_for
 {
 	my ($condition, $seconds) = @_;
-	my $end = clock_gettime(CLOCK_MONOTONIC)
-	  + ($seconds // $PostgreSQL::Test::Utils::timeout_default);
+	my $begin = clock_gettime(CLOCK_MONOTONIC);
+	my $end = $begin + ($seconds // $PostgreSQL::Test::Utils::timeout_default);
 	my $result;
 
 	until ($result = $condition->())
 	{
-		last if clock_gettime(CLOCK_MONOTONIC) > $end;
-		usleep(10_000);
+		my $now = clock_gettime(CLOCK_MONOTONIC);
+		last if $now > $end;
+		# what takes long is looked at less often: other tests need the processor
+		usleep(1e6 * max(0.01, min(0.2, ($now - $begin) / 8)));
 	}
 	return $result;
 }
