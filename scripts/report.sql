@@ -157,7 +157,7 @@ SELECT tasks, CASE what WHEN 'after' THEN 'tasks that wait for other tasks' ELSE
 
 \echo queues
 COPY (
-SELECT queue, waits, due, runs, failed, count(*) OVER () AS all,
+SELECT queue, waits, due, runs, failed, takers, count(*) OVER () AS all,
        CASE WHEN isfinite(oldest_due) THEN extract(epoch FROM now() - oldest_due) END AS behind
   FROM pg_task_queues() LIMIT 50
 ) TO STDOUT WITH (HEADER);

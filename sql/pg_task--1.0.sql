@@ -539,11 +539,13 @@ CREATE FUNCTION pg_catalog.pg_stat_task_scheduler(
 COMMENT ON FUNCTION pg_catalog.pg_stat_task_scheduler() IS
     'what the scheduler of each database does, and what it waits for';
 
-CREATE FUNCTION pg_catalog.pg_task_paused(queues text[]) RETURNS text[]
-    LANGUAGE c STABLE STRICT AS 'MODULE_PATHNAME', 'pg_task_paused';
+CREATE FUNCTION pg_catalog.pg_task_queue_facts(queues text[],
+        OUT queue text, OUT paused boolean, OUT takers integer)
+    RETURNS SETOF record
+    LANGUAGE c STABLE STRICT AS 'MODULE_PATHNAME', 'pg_task_queue_facts';
 
-COMMENT ON FUNCTION pg_catalog.pg_task_paused(text[]) IS
-    'for reports: which of these queues are paused by the queue table';
+COMMENT ON FUNCTION pg_catalog.pg_task_queue_facts(text[]) IS
+    'for reports: what the queue table says of these queues, and how many sessions wait for tasks';
 
 CREATE FUNCTION pg_catalog.pg_task_rule(queue text, OUT name text, OUT value text, OUT source text)
     RETURNS SETOF record
@@ -554,7 +556,7 @@ COMMENT ON FUNCTION pg_catalog.pg_task_rule(text) IS
 
 CREATE FUNCTION pg_catalog.pg_task_queues(
         OUT queue text, OUT waits bigint, OUT due bigint, OUT runs bigint, OUT failed bigint,
-        OUT oldest_due timestamptz, OUT paused boolean)
+        OUT oldest_due timestamptz, OUT paused boolean, OUT takers integer)
     RETURNS SETOF record
     LANGUAGE pg_task_report VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 -- What waits and runs is found by the indexes of waiting and running rows, so it takes as long as
@@ -580,10 +582,10 @@ SELECT u.queue, sum(u.waits)::int8 AS waits, sum(u.due)::int8 AS due, sum(u.runs
                  ORDER BY r.id DESC LIMIT 1000) AS t
          WHERE t.state = 'FAIL' OR t.state = 'GONE' AND t.sqlstate IS NOT NULL GROUP BY 1) AS u
  GROUP BY u.queue)
-SELECT q.queue, q.waits, q.due, q.runs, q.failed, CASE WHEN p.queue IS NULL THEN q.oldest END,
-       p.queue IS NOT NULL
-  FROM q LEFT JOIN unnest(pg_task_paused(ARRAY(SELECT n.queue FROM q AS n))) AS p (queue)
-       ON p.queue COLLATE "C" = q.queue
+SELECT q.queue, q.waits, q.due, q.runs, q.failed, CASE WHEN NOT f.paused THEN q.oldest END,
+       f.paused, f.takers
+  FROM q JOIN pg_task_queue_facts(ARRAY(SELECT n.queue FROM q AS n)) AS f
+       ON f.queue COLLATE "C" = q.queue
  ORDER BY 6, 7 DESC, q.queue
 $$;
 
@@ -674,10 +676,10 @@ SELECT t.id, t.queue, t.key, t.role, coalesce(t.cron, t.repeat::text) AS rule, t
 SELECT w.id, w.queue, w.key, w.role, w.rule, w.state, w.dt, s.paused,
        CASE WHEN isfinite(w.due) AND w.due < s.now AND NOT s.paused THEN s.now - w.due END,
        l.id, l.state, l.start, l.stop - l.start, l.error, w.request
-  FROM w LEFT JOIN unnest(pg_task_paused(ARRAY(SELECT DISTINCT n.queue FROM w AS n)))
-                   AS p (queue) ON p.queue COLLATE "C" = w.queue
+  FROM w JOIN pg_task_queue_facts(ARRAY(SELECT DISTINCT n.queue FROM w AS n)) AS f
+       ON f.queue COLLATE "C" = w.queue
  CROSS JOIN LATERAL (SELECT clock_timestamp() AS now,
-                            p.queue IS NOT NULL OR w.max IS NOT DISTINCT FROM 0 AS paused) AS s
+                            f.paused OR w.max IS NOT DISTINCT FROM 0 AS paused) AS s
   LEFT JOIN LATERAL (SELECT t.id, t.state, t.start, t.stop,
                             CASE WHEN {readable} THEN t.error END AS error
                        FROM {figures} AS t
@@ -772,8 +774,8 @@ SELECT 'warning', NULL, format('the %s table cannot be used. %s', s.which, s.fau
         format('due tasks: %s, the first since %s; but the queue is paused', w.due, w.oldest),
         format('SELECT * FROM pg_task_rule(%L)', w.queue)
    FROM waiting AS w
-   JOIN unnest(pg_task_paused(ARRAY(SELECT n.queue FROM waiting AS n))) AS p (queue)
-     ON p.queue COLLATE "C" = w.queue
+   JOIN pg_task_queue_facts(ARRAY(SELECT n.queue FROM waiting AS n)) AS f
+     ON f.queue COLLATE "C" = w.queue AND f.paused
   ORDER BY w.oldest LIMIT 20)
  UNION ALL
 SELECT 'info', NULL, format('the table has %s rows', c.reltuples::int8),
@@ -853,7 +855,8 @@ SELECT 'warning', current_database(), NULL,
   FROM locked AS l
  UNION ALL
 (SELECT 'warning', current_database(), q.queue,
-        format('due tasks: %s, the first since %s', q.due, q.oldest_due),
+        format('due tasks: %s, the first since %s%s', q.due, q.oldest_due,
+               CASE WHEN q.takers = 0 AND q.runs = 0 THEN '; no session takes them' END),
         format('SELECT pg_task_why(id) FROM %s WHERE queue = %L AND state = ''PLAN'''
                ' ORDER BY dt LIMIT 1', h.relid::regclass, q.queue)
    FROM here AS h CROSS JOIN LATERAL (
@@ -1112,10 +1115,12 @@ CREATE FUNCTION pg_catalog.pg_task_give_back(handle text, at timestamptz DEFAULT
 COMMENT ON FUNCTION pg_catalog.pg_task_give_back(text, timestamptz, jsonb) IS
     'a task that was taken waits again, until this time; false: it is not held any more';
 
-CREATE FUNCTION pg_catalog.pg_task_alive(handles text[], lease integer DEFAULT NULL) RETURNS text[]
+CREATE FUNCTION pg_catalog.pg_task_alive(handles text[], lease integer DEFAULT NULL,
+        done bigint DEFAULT NULL, total bigint DEFAULT NULL, message text DEFAULT NULL)
+    RETURNS text[]
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pg_task_alive';
 
-COMMENT ON FUNCTION pg_catalog.pg_task_alive(text[], integer) IS
+COMMENT ON FUNCTION pg_catalog.pg_task_alive(text[], integer, bigint, bigint, text) IS
     'begin the leases of these tasks anew; returns those that go on, and work on others is to stop';
 
 CREATE FUNCTION pg_catalog.pg_task_takers(OUT pid integer, OUT role name, OUT queues text[],
@@ -1142,7 +1147,7 @@ GRANT EXECUTE ON FUNCTION pg_catalog.pg_task_id(), pg_catalog.pg_task_flow(),
     pg_catalog.pg_task_bound(), pg_catalog.pg_task_planned(), pg_catalog.pg_task_timed(),
     pg_catalog.pg_task_numbered(), pg_catalog.pg_task_removed(), pg_catalog.pg_task_queue_changed(),
     pg_catalog.pg_stat_task_scheduler(), pg_catalog.pg_task_returns_json(name, bigint),
-    pg_catalog.pg_task_paused(text[]),
+    pg_catalog.pg_task_queue_facts(text[]),
     pg_catalog.pg_task_facts(bigint, integer, timestamptz, text, integer, name, bigint, timestamptz,
                              integer, double precision, xid, bigint) TO PUBLIC;
 

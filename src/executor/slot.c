@@ -229,9 +229,9 @@ show_task(const SharedTask *task, TimestampTz started)
 		.run = task->run,
 		.start = started,
 		.timeout = show_timeout(task),
-		.progress = {.done = ACTIVITY_UNKNOWN, .total = ACTIVITY_UNKNOWN},
 	};
 
+	progress_clear(&activity.progress);
 	strlcpy(activity.queue, task->queue, sizeof(activity.queue));
 	activity_begin(&MyExecutor->activity, &activity);
 	show_labels(task);

@@ -106,6 +106,15 @@ set_number(ResultRow *row, const char *column, int64 value)
 		result_row_set(row, column, Int64GetDatum(value));
 }
 
+static void
+set_progress(ResultRow *row, const Progress *progress, int encoding)
+{
+	set_number(row, "done", progress->done);
+	set_number(row, "total", progress->total);
+	if (progress->message[0] != '\0')
+		set_text(row, "message", progress->message, encoding);
+}
+
 /* Add the tasks that were taken, for those who may take them, too. */
 static void
 add_taken(const ReturnSetInfo *result, bool sees_all)
@@ -132,6 +141,7 @@ add_taken(const ReturnSetInfo *result, bool sees_all)
 			result_row_set(&row, "id", Int64GetDatum(taken.run.id));
 			result_row_set(&row, "attempt", Int32GetDatum(taken.run.attempt));
 			result_row_set(&row, "start", TimestampTzGetDatum(taken.run.claimed));
+			set_progress(&row, &taken.progress, database.encoding);
 		}
 		end_row(&row, result);
 	}
@@ -174,10 +184,7 @@ pg_task_activity(PG_FUNCTION_ARGS)
 			timeout->time = activity.timeout;
 			result_row_set(&row, "timeout", IntervalPGetDatum(timeout));
 		}
-		set_number(&row, "done", activity.progress.done);
-		set_number(&row, "total", activity.progress.total);
-		if (activity.progress.message[0] != '\0')
-			set_text(&row, "message", activity.progress.message, activity.encoding);
+		set_progress(&row, &activity.progress, activity.encoding);
 		end_row(&row, result);
 	}
 	if (Shared)
@@ -192,20 +199,13 @@ pg_task_activity(PG_FUNCTION_ARGS)
 Datum
 pg_task_progress(PG_FUNCTION_ARGS)
 {
-	int64 done = PG_ARGISNULL(0) ? ACTIVITY_UNKNOWN : PG_GETARG_INT64(0);
-	int64 total = PG_ARGISNULL(1) ? ACTIVITY_UNKNOWN : PG_GETARG_INT64(1);
-	const char *message = NULL;
-	int length = 0;
-
 	/* parallel workers of the task have none */
-	if (MyExecutor == NULL)
-		PG_RETURN_VOID();
-	if (!PG_ARGISNULL(2))
+	if (MyExecutor)
 	{
-		message = text_to_cstring(PG_GETARG_TEXT_PP(2));
-		length = pg_mbcliplen(message, (int) strlen(message), ACTIVITY_MESSAGE);
+		ProgressReport report = progress_of_arguments(fcinfo, 0);
+
+		activity_progress(&MyExecutor->activity, &report);
 	}
-	activity_progress(&MyExecutor->activity, done, total, message, length);
 	PG_RETURN_VOID();
 }
 

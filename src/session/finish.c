@@ -537,13 +537,15 @@ is_held_by_row(HeldRun *held)
 }
 
 /*
- * pg_task_alive(handles, lease): who holds these tasks lives: their leases begin anew.  Returns the
- * handles of those that go on; work on the others is to stop.
+ * pg_task_alive(handles, lease, done, total, message): who holds these tasks lives: their leases
+ * begin anew, and they have come so far.  Returns the handles of those that go on; work on the
+ * others is to stop.
  */
 Datum
 pg_task_alive(PG_FUNCTION_ARGS)
 {
 	int lease = PG_ARGISNULL(1) ? -1 : PG_GETARG_INT32(1);
+	ProgressReport report = progress_of_arguments(fcinfo, 2);
 	ArrayType *array;
 	Datum *handles;
 	Datum *mine;
@@ -563,7 +565,7 @@ pg_task_alive(PG_FUNCTION_ARGS)
 	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &handles, NULL, &count);
 	mine = palloc(Max(count, 1) * sizeof(Datum));
 	for (i = 0; i < count; i++)
-		if (helds[i].known ? taken_renew(helds[i].ref, lease) : is_held_by_row(&helds[i]))
+		if (helds[i].known ? taken_renew(helds[i].ref, lease, &report) : is_held_by_row(&helds[i]))
 			mine[kept++] = handles[i];
 	PG_RETURN_ARRAYTYPE_P(construct_array(mine, kept, TEXTOID, -1, false, TYPALIGN_INT));
 }

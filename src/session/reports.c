@@ -39,8 +39,10 @@
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
-#include "session/trigger_row.h"
+#include "session/result_set.h"
 #include "session/table_access.h"
+#include "session/take.h"
+#include "session/trigger_row.h"
 #include "shared/task.h"
 #include "task/queue_table.h"
 #include "task/relation.h"
@@ -48,12 +50,12 @@
 
 PGDLLEXPORT Datum pg_task_report(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_returns_json(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_paused(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_queue_facts(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_side_fault(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_report);
 PG_FUNCTION_INFO_V1(pg_task_returns_json);
-PG_FUNCTION_INFO_V1(pg_task_paused);
+PG_FUNCTION_INFO_V1(pg_task_queue_facts);
 PG_FUNCTION_INFO_V1(pg_task_side_fault);
 
 /*
@@ -296,16 +298,19 @@ pg_task_side_fault(PG_FUNCTION_ARGS)
 }
 
 /*
- * pg_task_paused(queues): those of these queues that are paused.  The query names queues of rows
- * that the caller may see.
+ * pg_task_queue_facts(queues): is each of these queues paused, and how many sessions wait for its
+ * tasks?  NULL: executors run them.  The query names queues of rows that the caller may see.
  */
 Datum
-pg_task_paused(PG_FUNCTION_ARGS)
+pg_task_queue_facts(PG_FUNCTION_ARGS)
 {
+	ReturnSetInfo *result = result_set_begin(fcinfo, 3);
 	const TableAccess *access = query_access();
-	ArrayBuildState *paused = initArrayResult(TEXTOID, CurrentMemoryContext, false);
 	TimestampTz now = GetCurrentTimestamp();
 	QueueRules *rules;
+	const QueueRule **found;
+	const char **names;
+	int *takers;
 	Datum *queues;
 	int count;
 	int i;
@@ -313,8 +318,25 @@ pg_task_paused(PG_FUNCTION_ARGS)
 	rules = queue_rules_load(access->relid, access->owner);
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), TEXTOID, -1, false, TYPALIGN_INT, &queues, NULL,
 					  &count);
+	found = palloc(Max(count, 1) * sizeof(QueueRule *));
+	names = palloc(Max(count, 1) * sizeof(char *));
+	takers = palloc0(Max(count, 1) * sizeof(int));
 	for (i = 0; i < count; i++)
-		if (queue_rule_pauses(queue_rules_find(rules, TextDatumGetCString(queues[i])), now))
-			(void) accumArrayResult(paused, queues[i], false, TEXTOID, CurrentMemoryContext);
-	return makeArrayResult(paused, CurrentMemoryContext);
+	{
+		names[i] = TextDatumGetCString(queues[i]);
+		found[i] = queue_rules_find(rules, names[i]);
+	}
+	take_count_waiting(names, found, count, takers);
+	for (i = 0; i < count; i++)
+	{
+		ResultRow row;
+
+		result_row_begin(&row, result->setDesc);
+		result_row_set(&row, "queue", queues[i]);
+		result_row_set(&row, "paused", BoolGetDatum(queue_rule_pauses(found[i], now)));
+		if (found[i]->taker > 0)
+			result_row_set(&row, "takers", Int32GetDatum(takers[i]));
+		tuplestore_putvalues(result->setResult, result->setDesc, row.values, row.nulls);
+	}
+	return (Datum) 0;
 }

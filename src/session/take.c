@@ -464,6 +464,40 @@ pg_task_take(PG_FUNCTION_ARGS)
 
 /* ---- pg_task_takers ---- */
 
+/*
+ * Count for each of these queues, with its rule, the sessions that wait for its tasks and may take
+ * them, in numbers that are zero.  Each is copied, because rights and patterns are not looked up
+ * under the lock.
+ */
+void
+take_count_waiting(const char *const *queues, const QueueRule *const *rules, int count,
+				   int *waiting)
+{
+	int *numbers;
+	uint32 *generations;
+	int sessions;
+	TakerWish wish;
+	int pid;
+	int i;
+	int j;
+
+	if (Shared == NULL)
+		return;
+	numbers = palloc(Shared->takers->ntakers * sizeof(int));
+	generations = palloc(Shared->takers->ntakers * sizeof(uint32));
+	sessions = takers_waiting(MyDatabaseId, numbers, generations);
+	for (i = 0; i < sessions; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!takers_wish(numbers[i], generations[i], &wish, &pid))
+			continue;
+		for (j = 0; j < count; j++)
+			waiting[j] += rules[j]->taker > 0 &&
+						  has_privs_of_role(wish.role, (Oid) rules[j]->taker) &&
+						  queue_list_matches(wish.texts, wish.nqueues, queues[j]);
+	}
+}
+
 /* The queues that a session wants, as an array. */
 static Datum
 queues_of(const TakerWish *wish)

@@ -9,7 +9,11 @@
 
 #include "access/xact.h"
 
+#include "task/queue_rules.h"
+
 extern void take_session_ended(void);
+extern void take_count_waiting(const char *const *queues, const QueueRule *const *rules, int count,
+							   int *waiting);
 
 /* For pg_task.c. */
 extern void take_transaction_ended(XactEvent event);

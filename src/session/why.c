@@ -22,6 +22,7 @@
 
 #include "session/result_set.h"
 #include "session/table_access.h"
+#include "session/take.h"
 #include "settings.h"
 #include "shared/arbiter.h"
 #include "shared/clock.h"
@@ -149,21 +150,12 @@ survey_slots(WhyTask *task)
 	LWLockRelease(Shared->directory);
 }
 
-/*
- * Look at the runs that were taken, and at the sessions that wait for tasks.  Each is copied,
- * because rights and patterns are not looked up under the lock.
- */
+/* Look at the runs that were taken, and at the sessions that wait for tasks. */
 static void
 survey_takers(WhyTask *task)
 {
-	SharedTakers *takers = Shared->takers;
 	Survey *survey = &task->survey;
 	SharedTaken run;
-	TakerWish wish;
-	int *numbers = palloc(takers->ntakers * sizeof(int));
-	uint32 *generations = palloc(takers->ntakers * sizeof(uint32));
-	int count = takers_waiting(MyDatabaseId, numbers, generations);
-	int pid;
 	int i;
 
 	for (i = 0; taken_look(MyDatabaseId, &i, &run); i++)
@@ -174,10 +166,7 @@ survey_takers(WhyTask *task)
 		survey->has_run = survey->has_begun = true;
 		survey->executor_pid = run.pid;
 	}
-	for (i = 0; i < count && task->rule->taker > 0; i++)
-		survey->takers += takers_wish(numbers[i], generations[i], &wish, &pid) &&
-						  has_privs_of_role(wish.role, (Oid) task->rule->taker) &&
-						  queue_list_matches(wish.texts, wish.nqueues, task->queue);
+	take_count_waiting(&task->queue, &task->rule, 1, &survey->takers);
 }
 
 /*

@@ -10,6 +10,9 @@
  */
 #include "postgres.h"
 
+#include "mb/pg_wchar.h"
+#include "utils/builtins.h"
+
 #include "shared/activity.h"
 
 /* The executor of this place runs this now. */
@@ -33,28 +36,56 @@ activity_end(SharedActivity *place)
 	SpinLockRelease(&place->mutex);
 }
 
-/*
- * The running task, if there is one, has come so far.  What is ACTIVITY_UNKNOWN or NULL stays as it
- * was.  The message has at most ACTIVITY_MESSAGE bytes.
- */
-void
-activity_progress(SharedActivity *place, int64 done, int64 total, const char *message, int length)
+/* What the arguments of a function say, from this one on: done, total, message. */
+ProgressReport
+progress_of_arguments(FunctionCallInfo fcinfo, int first)
 {
-	Progress *progress = &place->activity.progress;
+	ProgressReport report = {
+		.done = PG_ARGISNULL(first) ? ACTIVITY_UNKNOWN : PG_GETARG_INT64(first),
+		.total = PG_ARGISNULL(first + 1) ? ACTIVITY_UNKNOWN : PG_GETARG_INT64(first + 1),
+	};
 
-	Assert(length <= ACTIVITY_MESSAGE);
+	if (!PG_ARGISNULL(first + 2))
+	{
+		report.message = text_to_cstring(PG_GETARG_TEXT_PP(first + 2));
+		report.length =
+			pg_mbcliplen(report.message, (int) strlen(report.message), ACTIVITY_MESSAGE);
+	}
+	return report;
+}
+
+/* Nothing is said yet. */
+void
+progress_clear(Progress *progress)
+{
+	progress->done = progress->total = ACTIVITY_UNKNOWN;
+	progress->message[0] = '\0';
+}
+
+/* This is said now.  The caller holds what guards the progress. */
+void
+progress_update(Progress *progress, const ProgressReport *report)
+{
+	Assert(report->length <= ACTIVITY_MESSAGE);
+	if (report->done != ACTIVITY_UNKNOWN)
+		progress->done = report->done;
+	if (report->total != ACTIVITY_UNKNOWN)
+		progress->total = report->total;
+	if (report->message)
+	{
+		memcpy(progress->message, report->message, report->length);
+		progress->message[report->length] = '\0';
+	}
+}
+
+/* The running task, if there is one, has come so far. */
+void
+activity_progress(SharedActivity *place, const ProgressReport *report)
+{
 	if (!place->running)
 		return;
 	SpinLockAcquire(&place->mutex);
-	if (done != ACTIVITY_UNKNOWN)
-		progress->done = done;
-	if (total != ACTIVITY_UNKNOWN)
-		progress->total = total;
-	if (message)
-	{
-		memcpy(progress->message, message, length);
-		progress->message[length] = '\0';
-	}
+	progress_update(&place->activity.progress, report);
 	SpinLockRelease(&place->mutex);
 }
 

@@ -8,6 +8,7 @@
 #include "postgres.h"
 
 #include "datatype/timestamp.h"
+#include "fmgr.h"
 #include "storage/spin.h"
 
 #include "shared/task.h"
@@ -25,6 +26,15 @@ typedef struct Progress
 	int64 total;						/* the same */
 	char message[ACTIVITY_MESSAGE + 1]; /* empty: not said */
 } Progress;
+
+/* What a task reports of it.  What is ACTIVITY_UNKNOWN or NULL stays as it was. */
+typedef struct ProgressReport
+{
+	int64 done;
+	int64 total;
+	const char *message;
+	int length; /* of the message: at most ACTIVITY_MESSAGE */
+} ProgressReport;
 
 /* The run of a task. */
 typedef struct Activity
@@ -55,10 +65,12 @@ typedef struct SharedActivity
 /* For the executor of the place. */
 extern void activity_begin(SharedActivity *place, const Activity *activity);
 extern void activity_end(SharedActivity *place);
-extern void
-activity_progress(SharedActivity *place, int64 done, int64 total, const char *message, int length);
+extern void activity_progress(SharedActivity *place, const ProgressReport *report);
 
 /* For all. */
 extern bool activity_read(SharedActivity *place, Activity *activity);
+extern ProgressReport progress_of_arguments(FunctionCallInfo fcinfo, int first);
+extern void progress_clear(Progress *progress);
+extern void progress_update(Progress *progress, const ProgressReport *report);
 
 #endif /* PG_TASK_ACTIVITY_H */

@@ -108,6 +108,7 @@ use_taken(const SharedTaken *run, TakenState state)
 	entry->node = node;
 	entry->state = state;
 	entry->ending = entry->cancelled = false;
+	progress_clear(&entry->progress);
 	return entry;
 }
 
@@ -220,11 +221,11 @@ taken_end(TakenRef ref, TakenEnd end)
 
 /*
  * Extend the lease of a run: it ends not before as much later than now as it has lasted, or (unless
- * negative) so much (ms).  So it never ends sooner than the scheduler has seen.  False: the run is
- * to end, or has.
+ * negative) so much (ms).  So it never ends sooner than the scheduler has seen.  And the run has
+ * come so far.  False: it is to end, or has.
  */
 bool
-taken_renew(TakenRef ref, int lease)
+taken_renew(TakenRef ref, int lease, const ProgressReport *report)
 {
 	SharedTaken *entry;
 	bool mine;
@@ -232,6 +233,8 @@ taken_renew(TakenRef ref, int lease)
 	LWLockAcquire(Takers->lock, LW_EXCLUSIVE);
 	entry = find_taken(&ref);
 	mine = entry && entry->state != TAKEN_CHOSEN && !entry->cancelled;
+	if (mine)
+		progress_update(&entry->progress, report);
 	if (mine && entry->lease > 0)
 	{
 		entry->lease = lease > 0 ? lease : entry->lease;

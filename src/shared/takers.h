@@ -15,6 +15,7 @@
 #include "lib/ilist.h"
 #include "storage/lwlock.h"
 
+#include "shared/activity.h"
 #include "shared/clock.h"
 #include "shared/task.h"
 
@@ -98,6 +99,7 @@ typedef struct SharedTaken
 	TaskDefaults defaults; /* of its queue */
 	char role_name[NAMEDATALEN];
 	char queue[TASK_QUEUE_MAX + 1];
+	Progress progress; /* for display */
 } SharedTaken;
 
 typedef struct SharedTakers
@@ -133,7 +135,7 @@ extern bool taken_find(TakenRef *ref, SharedTaken *copy);
 extern void taken_hold(TakenRef ref);
 extern void taken_set_ending(TakenRef ref, bool ending);
 extern void taken_end(TakenRef ref, TakenEnd end);
-extern bool taken_renew(TakenRef ref, int lease);
+extern bool taken_renew(TakenRef ref, int lease, const ProgressReport *report);
 extern void taken_session_ended(void);
 extern bool taken_look(Oid database, int *number, SharedTaken *copy);
 extern void taken_database_dropped(Oid database);

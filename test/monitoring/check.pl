@@ -245,6 +245,9 @@ sub make_tasks
 		INSERT INTO task_queue (queue, rate, per) VALUES ('slow', 1, '1 day');
 		INSERT INTO task (queue, dt, request)
 			SELECT 'slow', now() - interval '2 h', 'SELECT 1' FROM generate_series(1, 2);
+		CREATE ROLE mailer;
+		INSERT INTO task_queue (queue, taker) VALUES ('mail', 'mailer');
+		INSERT INTO task (queue, dt, request) VALUES ('mail', now() - interval '150 min', 'send');
 		INSERT INTO task (queue, dt, max, request) VALUES ('never', '-infinity', 0, 'SELECT 1');
 		INSERT INTO task (queue, request) SELECT 'broken', 'SELECT 1 / 0'
 			FROM generate_series(1, 7);
@@ -334,6 +337,9 @@ my %expected = (
 	'pg_task_queue_runs{queue="long"}' => 1,
 	'pg_task_queue_paused{queue="paused"}' => 1,
 	'pg_task_queue_paused{queue="long"}' => 0,
+	'pg_task_queue_takers{queue="mail"}' => 0,
+	'pg_task_queue_takers{queue="long"}' => -1,
+	'pg_task_queue_behind_seconds{queue="mail"} > bool 8000' => 1,
 	'pg_task_queue_behind_seconds{queue="paused"}' => 0,
 	'pg_task_schedule_failed{queue="named",key=~"k{100}"}' => 1,
 	"pg_task_schedule_failed{queue=\"named\",key=$escaped,role=\"postgres\"}" => 0,
@@ -350,7 +356,7 @@ my %expected = (
 	'count by (job) (pg_task_scheduler_running == 1)' => sql(
 		'SELECT count(*) FROM pg_stat_task_scheduler()'),
 	'pg_task_server_max_executors' => 4,
-	'pg_task_scheduler_behind_seconds{datname="postgres"} > bool 7000' => 1,
+	'pg_task_scheduler_behind_seconds{datname="postgres"} > bool 8000' => 1,
 	'pg_task_scheduler_behind_seconds{datname="postgres"} > bool 10000' => 0,
 	'pg_task_queue_behind_seconds{queue="slow"} > bool 7000' => 1,
 	'pg_task_table_size_bytes{datname="postgres"} > bool 50000' => 1,
@@ -396,7 +402,8 @@ wait_for('each rule is evaluated', sub { !grep { $_->{health} ne 'ok' } rules() 
 # Its "for" may be over or not.
 sub is_on { return scalar grep { $_->{name} eq $_[0] && $_->{state} ne 'inactive' } rules() }
 
-for my $name (qw(PgTaskFailing PgTaskLate PgTaskPaused PgTaskScheduleFailed PgTaskScheduleLate))
+for my $name (qw(PgTaskFailing PgTaskLate PgTaskNobodyTakes PgTaskPaused PgTaskScheduleFailed
+	PgTaskScheduleLate))
 {
 	wait_for("$name is on", sub { is_on($name) });
 }

@@ -167,9 +167,9 @@ RESET ROLE;
 SELECT results_eq('SELECT p.proname FROM pg_proc AS p, aclexplode(p.proacl) AS a
                    WHERE p.proname ~ ''^pg_task_'' AND a.grantee = 0 ORDER BY 1',
     ARRAY['pg_task_bound', 'pg_task_facts', 'pg_task_flow', 'pg_task_id', 'pg_task_missing',
-          'pg_task_numbered', 'pg_task_own', 'pg_task_own', 'pg_task_paused', 'pg_task_planned',
-          'pg_task_queue_changed', 'pg_task_queue_own', 'pg_task_removed', 'pg_task_returns_json',
-          'pg_task_timed', 'pg_task_watched']::name[],
+          'pg_task_numbered', 'pg_task_own', 'pg_task_own', 'pg_task_planned',
+          'pg_task_queue_changed', 'pg_task_queue_facts', 'pg_task_queue_own', 'pg_task_removed',
+          'pg_task_returns_json', 'pg_task_timed', 'pg_task_watched']::name[],
     'what owners and statements need is granted to PUBLIC, whatever the default privileges are');
 SELECT results_eq('SELECT role, state, parent IS NULL FROM task WHERE queue = ''q''',
     'VALUES (''inserter''::name, ''PLAN'', true)', 'it is a task of the role that inserted it');

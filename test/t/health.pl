@@ -118,6 +118,22 @@ subtest 'schedules' => sub {
 	sql('DELETE FROM task');
 };
 
+subtest 'nobody takes' => sub {
+	my $problem = q{SELECT problem FROM pg_task_health() WHERE queue = 'mail'};
+	insert_rule('mail', taker => 'app');
+	my $id = insert_task($node, queue => 'mail', request => 'send', dt => '2020-01-01');
+	wait_until($node, "SELECT count(*) = 1 FROM ($problem) AS h");
+	like(sql($problem), qr/^due tasks: 1, .*; no session takes them$/, 'no session takes');
+	my $session = open_session($node, 'postgres', extra_params => ['-U', 'app']);
+	$session->query_until(qr/began/, "\\echo began\n"
+		. "SELECT id FROM pg_task_take('{mail}', wait => 10000, names => '{other}');\n");
+	wait_until($node, "$problem AND problem NOT LIKE '%;%'",
+		expected => sql("SELECT 'due tasks: 1, the first since ' || dt FROM task WHERE id = $id"));
+	pass('a session waits, for other names');
+	$session->quit;
+	sql('DELETE FROM task');
+};
+
 subtest 'many' => sub {
 	sql(q{INSERT INTO task (queue, request) SELECT 'f' || n % 30, 'SELECT 1/0'
 		FROM generate_series(1, 150) AS n});

@@ -75,6 +75,8 @@ sql('CREATE DATABASE "<i>&amp;"');
 
 # Tasks of all kinds: done, failed, gone, stopped, running, late, for later, repeating, waiting.
 insert_rule("paused $evil", paused => 't');
+insert_rule('mail', taker => 'other');
+insert_task($node, queue => 'mail', dt => '2100-01-01', request => 'send');
 sql(q{INSERT INTO task (queue, request) SELECT 'plain', 'SELECT 1' FROM generate_series(1, 20)});
 insert_task($node, queue => "q $evil", request => 'SELECT 1');
 insert_task($node, queue => "q $evil",
@@ -123,6 +125,8 @@ subtest 'its tables agree with the database' => sub {
 		is_deeply(column($page, 'queues', $_),
 			values_of("SELECT \L$_\E::text FROM pg_task_queues()"), "\L$_");
 	}
+	is_deeply([ grep { /^\d/ } @{ column($page, 'queues', 'Takers') } ], [0],
+		'of one queue tasks are taken, and nobody waits for them');
 	is_deeply(column($page, 'stats', 'Queue'),
 		values_of('SELECT s.queue FROM pg_task_stats() AS s ORDER BY s.ended DESC, s.queue'),
 		'queues in which tasks have ended');
@@ -177,7 +181,7 @@ subtest 'a part of a long history is read, and the page says so' => sub {
 		  . 'them have ended in this time. There are more rows: what is older is not counted.' ],
 		'the bound');
 	like((found($page, 'string(//*[@id="bound"])'))[0],
-		qr/last 50000 ids; 33 rows were read, 28 of them/,
+		qr/last 50000 ids; 34 rows were read, 28 of them/,
 		'everything is read of a short one');
 };
 

@@ -229,7 +229,7 @@ subtest 'repeating tasks of others' => sub {
 		'all without row security');
 	sql('ALTER TABLE task ENABLE ROW LEVEL SECURITY');
 	is(sql_as('app', $texts), $own, 'others see their own');
-	is(sqlstate_of('monitor', q{SELECT pg_task_paused('{a}')}), '55000', 'no question besides');
+	is(sqlstate_of('monitor', q{SELECT pg_task_queue_facts('{a}')}), '55000', 'no question besides');
 };
 
 subtest 'status' => sub {

@@ -303,6 +303,32 @@ subtest 'a chain, and what waits' => sub {
 	sql("DELETE FROM task WHERE parent = $id");
 };
 
+subtest 'progress' => sub {
+	my $seen = q{SELECT concat_ws(' ', done, total, message) FROM pg_task_activity() WHERE id = };
+	my $id = mail(retry => 1, delay => '0');
+	my $handle = handle('mail-a');
+	my $tell = sub { sql_as('mailer', "SELECT pg_task_alive(ARRAY['$handle'], $_[0])") };
+
+	is(sql($seen . $id), '', 'nothing is told yet');
+	is($tell->(q{done => 3, total => 7, message => 'sent'}), "{$handle}", 'it goes on');
+	is(sql_as('mailer', $seen . $id), '3 7 sent', 'who takes sees it');
+	is(sql_as('other', $seen . $id), '', 'others do not');
+	$tell->('done => 4');
+	is(sql($seen . $id), '4 7 sent', 'what is not told stays');
+	sql_as('mailer', "BEGIN; SELECT pg_task_alive(ARRAY['$handle'], done => 5, message => ''); ROLLBACK");
+	is(sql($seen . $id), '5 7', 'an empty message removes it, and a rollback nothing');
+	$tell->(q{message => repeat('ä', 200)});
+	is(sql("SELECT octet_length(message) FROM pg_task_activity() WHERE id = $id"), 254,
+		'between two characters it is cut');
+	is(sqlstate_of('other', "SELECT pg_task_alive(ARRAY['$handle'], done => 9)"), '42501',
+		'nobody else can tell');
+	sql_as('mailer', "SELECT pg_task_fail('$handle', 'no')");
+	is($tell->('done => 9'), '{}', 'of a run that has ended nothing is told');
+	my $next = handle('mail-a');
+	is(sql($seen . $id), '', 'the next run begins anew');
+	sql_as('mailer', "SELECT pg_task_finish('$next')");
+};
+
 subtest 'several at once' => sub {
 	my @ids = map { mail() } 1 .. 5;
 	my $handles = take(q{'{mail-a}', n => 5, wait => 10000}, 'array_agg(handle)');
@@ -348,7 +374,17 @@ subtest 'who takes' => sub {
 		'why it does not run');
 	wait_until($node, "SELECT count(*) = 1 FROM pg_task_takers() WHERE id = $id");
 	is(sql_as('other', 'SELECT count(*) FROM pg_task_takers()'), 0, 'others see none of it');
+	$session->query_until(qr/began/, "\\echo began\n"
+		. "SELECT id FROM pg_task_take('{mail-%,pri%}', wait => 10000, names => '{x}');\n");
+	mail();
+	insert_task($node, queue => $_, request => 'SELECT 1', dt => $_ eq 'print' ? 'now' : '2100-01-01')
+	  for qw(print own);
+	my $takers = q{SELECT string_agg(queue || ' ' || coalesce(takers::text, 'none'), ', '
+		ORDER BY queue) FROM pg_task_queues() WHERE queue IN ('mail-a', 'print', 'own') AND waits > 0};
+	wait_until($node, $takers, expected => 'mail-a 1, own none, print 0');
 	$session->quit;
+	wait_until($node, $takers, expected => 'mail-a 0, own none, print 0');
+	sql("DELETE FROM task WHERE state = 'PLAN'");
 	$id = mail();
 	my ($none, $last) = split /\|/, sql("SELECT pg_task_why($id),
 		'; the last one of its queue was taken at ' || last_start
