@@ -54,6 +54,8 @@ my $schema = q{
 	END $$;
 
 	INSERT INTO task_queue (queue, rate, per) VALUES ('rated', 5, '1 s');
+	CREATE ROLE worker;
+	INSERT INTO task_queue (queue, taker) VALUES ('outside', 'worker');
 	INSERT INTO task (tag, kind, repeat, request)
 	SELECT 'chain ' || n, 'chain', '700 ms', 'SELECT act()' FROM generate_series(1, 3) AS n;
 };
@@ -64,7 +66,8 @@ sub query
 	my ($conninfo, $sql, $seconds) = @_;
 	my $err = gensym;
 	my $pid = open3(my $in, my $out, $err,
-		'timeout', $seconds // 60, 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $conninfo,
+		'timeout', $seconds // 60, 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-v',
+		'VERBOSITY=verbose', '-d', $conninfo,
 		'-c', $sql);
 
 	close $in;
@@ -100,6 +103,7 @@ my @kinds = (
 	sub { [ 'retry', { retry => 3, delay => "'100 ms'" } ] },
 	sub { [ 'limited', { queue => "'limited'", max => 2, request => "'SELECT act(0.1)'" } ] },
 	sub { map { [ 'rated', { queue => "'rated'" } ] } 1 .. 8 },
+	sub { map { [ 'taken', { queue => "'outside'", request => "'work'" } ] } 1 .. 8 },
 	sub { [ 'key', { queue => "'keys'", key => "'" . int(rand(8)) . "'" } ] },
 	sub {
 		my ($tag) = @_;
@@ -160,6 +164,54 @@ sub start_session
 		printf $record "%.3f %s %s %s\n", time, $fate, $name, join(',', split /\n/, $output);
 		print $record "# $errors" if $fate eq 'error';
 		sleep(0.2 + rand(0.4));
+	}
+	POSIX::_exit(0);
+}
+
+# What a program is told that cannot take or end a task now: its server has ended, is a standby, or
+# was one a moment ago.
+my $not_now = qr/connection|terminating|starting\ up|shutting\ down|recovery|read-only
+	|must\ be\ called\ on\ the\ primary|no\ task\ is\ handed\ out|cannot\ be\ used/x;
+
+# Takes tasks, and ends each in a transaction with its effect, until it gets a SIGTERM.  It asks
+# again when it was not told whether that has committed.  Its file has a line for each: done, known
+# (it had committed), lost (another run has it), open (nothing was told); or the error.
+sub start_program
+{
+	my ($conninfo, $file) = @_;
+	my $pid = fork // die "fork: $!";
+	my $stop = 0;
+
+	return $pid if $pid;
+	local $SIG{TERM} = sub { $stop = 1 };
+	open my $record, '>>', $file or POSIX::_exit(1);
+	$record->autoflush(1);
+	until ($stop)
+	{
+		my ($rc, $output, $errors) = query($conninfo, q{SELECT id, attempt, handle
+			FROM pg_task_take('{outside}', n => 3, wait => 1000, lease => 4000)});
+
+		print $record "# $errors" if $rc && $errors !~ $not_now;
+		sleep 0.2 if $rc;
+		for my $task (split /\n/, $rc ? '' : $output)
+		{
+			my ($id, $attempt, $handle) = split /\|/, $task;
+			my $fate = 'open';
+
+			for (1 .. 5)
+			{
+				($rc, undef, $errors) = query($conninfo, "INSERT INTO effect SELECT tag, kind, id,
+					$attempt, current_setting('port')::int, pg_backend_pid(), clock_timestamp()
+					FROM task WHERE id = $id; SELECT pg_task_finish('$handle')");
+				$fate = 'done' if $rc == 0 && $errors !~ /might not have been replicated/;
+				$fate = 'known' if $errors =~ /TK007/;
+				$fate = 'lost' if $errors =~ /TK006/;
+				print $record "# $errors" if $fate eq 'open' && $rc && $errors !~ $not_now;
+				last if $fate ne 'open';
+				sleep 0.5;
+			}
+			print $record "$fate\n";
+		}
 	}
 	POSIX::_exit(0);
 }

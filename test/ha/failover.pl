@@ -16,7 +16,7 @@ my ($dir, $bindir, $mode, $switchovers, $kills, $seed) = @ARGV;
 my $synchronous = $mode eq 'synchronous';
 my $began = time;
 my $cluster = HaCluster->new(dir => $dir, bindir => $bindir, synchronous => $synchronous);
-my (@sessions, @killed, $watcher);
+my (@sessions, @programs, @killed, $watcher);
 my $standby_file = "$dir/standby";
 
 $| = 1;
@@ -30,7 +30,7 @@ END
 	if ($$ == $main)
 	{
 		my $rc = $?;
-		kill 'TERM', @sessions, $watcher // ();
+		kill 'TERM', @sessions, @programs, $watcher // ();
 		$cluster->stop;
 		$? = $rc;
 	}
@@ -122,6 +122,7 @@ HaLoad::create($cluster->conninfo);
 say_it("three nodes, $mode replication,", query('SHOW server_version'),
 	`patroni --version` =~ s/\s+/ /gr, "seed $seed");
 @sessions = map { HaLoad::start_session($cluster->conninfo, $_, $seed, "$dir/session.$_") } 1 .. 2;
+@programs = map { HaLoad::start_program($cluster->conninfo, "$dir/program.$_") } 1 .. 2;
 $watcher = watch_standbys();
 
 for my $fault (@faults)
@@ -146,8 +147,8 @@ my $ended = eval {
 			RETURNING 1});
 		return query_patiently($open) eq '0'; });
 };
-kill 'TERM', $watcher;
-waitpid $watcher, 0;
+kill 'TERM', $watcher, @programs;
+waitpid $_, 0 for $watcher, splice @programs;
 $watcher = undef;
 $cluster->wait_whole;
 say_it('all tasks have ended');
@@ -170,7 +171,14 @@ sub none
 
 my $seen = scalar keys %{ $records->{tags} };
 
+my @taken = map { local @ARGV = "$dir/program.$_"; <> } 1 .. 2;
+my %fate;
+
+chomp @taken;
+$fate{$_}++ for grep { !/^#/ } @taken;
 cmp_ok($seen, '>', 0, 'sessions have planned tasks');
+is(join("\n", grep { /^#/ } @taken), '', 'a program gets no error but for these');
+cmp_ok($fate{done} // 0, '>', 0, 'programs have taken tasks and finished them');
 is(join("\n", @{ $records->{errors} }), '', 'a session gets no error but for the connection');
 if ($synchronous)
 {
@@ -261,6 +269,7 @@ say_it("statements: $records->{yes} acknowledged, $records->{no} not;",
 	'there without');
 say_it('tasks:', query(q{SELECT string_agg(kind || ' ' || n, ', ' ORDER BY kind) FROM
 	(SELECT kind, count(*) AS n FROM task WHERE state = 'DONE' GROUP BY 1) AS x}));
+say_it('of tasks that were taken:', join ', ', map { "$_ $fate{$_}" } sort keys %fate);
 say_it(scalar @runs, 'runs began,', query('SELECT count(*) FROM effect'), 'have an effect,',
 	query('SELECT count(*) FROM task WHERE attempt > 1'), 'tasks took more than one,',
 	query('SELECT count(*) FROM task WHERE crashed > 0'), 'were suspects');
