@@ -4,7 +4,8 @@
 # order have held; and nothing is left in shared memory.  A TAP test because it kills processes.
 #
 # PG_TASK_CHAOS_SECONDS is how long the monkey acts.  PG_TASK_CHAOS_SEED is the seed of the choices.
-# For longer: scripts/chaos takers SECONDS SEED.
+# Of PG_TASK_CHAOS_PROGRAMS programs the more are killed the more there are: of 25, one each 100 ms.
+# For longer: scripts/chaos takers SECONDS SEED PROGRAMS.
 use strict;
 use warnings;
 use FindBin;
@@ -18,10 +19,11 @@ use Time::HiRes qw(sleep time);
 
 my $seconds = $ENV{PG_TASK_CHAOS_SECONDS} // 6;
 my $seed = $ENV{PG_TASK_CHAOS_SEED} // 1 + int(rand(1_000_000));
-my $again = "repeat it with: scripts/chaos takers $seconds $seed";
-my $scale = 1 + int($seconds / 10);
-my ($max_takers, $max_taken) = (8, 250);
-my $programs = 6;
+my $programs = $ENV{PG_TASK_CHAOS_PROGRAMS} // 6;
+my $again = "repeat it with: scripts/chaos takers $seconds $seed $programs";
+my $scale = 1 + int($seconds * $programs / 60);
+my ($max_takers, $max_taken) = ($programs + 2, 250);
+my $connections = 2 * $programs + 40;
 
 note($again);
 srand($seed);
@@ -29,10 +31,11 @@ srand($seed);
 END { diag($again) if $?; }
 
 my $node = new_node('main', conf => qq{
-	pg_task.max_executors = 3
+	pg_task.max_executors = 4
 	pg_task.max_takers = $max_takers
 	pg_task.max_taken = $max_taken
 	pg_task.max_lost = 1000
+	max_connections = $connections
 	log_statement = none
 	log_line_prefix = '%m [%p] %b '});
 my $errors = $node->basedir . '/programs';
@@ -168,10 +171,10 @@ sub take_turn
 	return work_on(chance(0.3) ? $other : $client, @tasks);
 }
 
-# A child process that takes tasks until it is asked to exit, or its parent is gone.
-sub start_program
+# A child process that calls a function until it is asked to exit, or its parent is gone.
+sub start_child
 {
-	my ($number) = @_;
+	my ($number, $turn) = @_;
 	my $parent = $$;
 	my $pid = fork // die "fork: $!";
 
@@ -180,38 +183,45 @@ sub start_program
 	# No die and no ordinary exit here: the server belongs to the parent.
 	eval {
 		my $stop = 0;
-		my @clients;
 
 		$SIG{TERM} = $SIG{INT} = sub { $stop = 1 };
 		$SIG{PIPE} = 'IGNORE';
 		open(STDERR, '>>', "$errors.$number");
 		srand($seed + 1 + $number);
-		while (!$stop && getppid() == $parent)
-		{
-			@clients = map { start_client() } 1, 2 unless @clients;
-			next if take_turn(@clients) && chance(0.97);
-			end_client($_) for splice @clients;
-			sleep(rand(0.1));
-		}
-		end_client($_) for @clients;
+		$turn->() while !$stop && getppid() == $parent;
 		1;
 	} or append_to_file("$errors.$number", "program: $@");
 	POSIX::_exit(0);
 }
 
+# It takes tasks, with two clients.
+sub start_program
+{
+	my ($number) = @_;
+	my @clients;
+
+	return start_child($number, sub {
+		@clients = map { start_client() } 1, 2 unless @clients;
+		return if take_turn(@clients) && chance(0.97);
+		end_client($_) for splice @clients;
+		sleep(rand(0.1));
+	});
+}
+
 # The monkey ---------------------------------------------------------------------------------------
 
-my @programs;
+my (@programs, $killer);
 
-END { kill 'TERM', @programs; }
+END { kill 'TERM', @programs, $killer // (); }
 
 sub kill_client
 {
 	my $program = among(@programs);
 	my @clients = split ' ', eval { slurp_file("/proc/$program/task/$program/children") } // '';
 
+	sleep(rand(3.6 / $programs));
 	kill among('KILL', 'KILL', 'STOP'), among(@clients) if @clients;
-	sleep(rand(0.5)) if chance(0.2);
+	sleep(rand(0.5)) if chance(0.1);
 	kill 'CONT', @clients;
 	return;
 }
@@ -233,7 +243,6 @@ sub end_backends
 }
 
 my @tricks = (
-	[ 12, \&kill_client ],
 	[ 2, sub { end_backends(q{usename = 'worker'}) } ],
 	[ 1, sub { try_sql(q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity
 		WHERE usename = 'worker'}) } ],
@@ -283,21 +292,25 @@ sub plan_tasks
 
 plan_tasks();
 @programs = map { start_program($_) } 1 .. $programs;
+$killer = start_child(0, \&kill_client);
 my $end = time + $seconds;
 my $played = 0;
 while (time < $end)
 {
-	sleep rand 0.3;
+	sleep rand 0.6;
 	play_trick();
 	$played++;
 }
 
 # The end ------------------------------------------------------------------------------------------
 
+kill 'TERM', $killer;
+waitpid($killer, 0);
+undef $killer;
 wait_until($node, q{SELECT NOT EXISTS (SELECT FROM task WHERE state IN ('PLAN', 'WORK'))});
 kill 'TERM', @programs;
 waitpid($_, 0) for splice @programs;
-my $complaints = join '', map { -e "$errors.$_" ? slurp_file("$errors.$_") : '' } 1 .. $programs;
+my $complaints = join '', map { -e "$errors.$_" ? slurp_file("$errors.$_") : '' } 0 .. $programs;
 is(join("\n", $complaints =~ /^(program: .*)$/mg), '', 'no program has failed');
 is(sql(q{SELECT count(DISTINCT queue) = 4 AND count(DISTINCT outcome) = 3 FROM try}), 't',
 	'tasks of all queues were tried');
