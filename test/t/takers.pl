@@ -3,11 +3,13 @@
 use strict;
 use warnings;
 use FindBin;
+use IPC::Run;
 use lib $FindBin::RealBin;
 use PgTask;
 use Test::More;
 
-my $node = new_node('main', conf => "pg_task.max_executors = 2\npg_task.max_takers = 20");
+my $node = new_node('main', conf => "pg_task.max_executors = 2\npg_task.max_takers = 20\n"
+	. "listen_addresses = '127.0.0.1'");
 
 sql(q{CREATE ROLE mailer LOGIN; CREATE ROLE other LOGIN; CREATE ROLE clerk LOGIN;
 	GRANT SELECT, INSERT, UPDATE, DELETE ON task TO clerk;
@@ -235,6 +237,27 @@ subtest 'a session' => sub {
 	sql_as('mailer', "SELECT pg_task_finish('$next')");
 	is(task($node, $id, 'state'), 'DONE', 'DISCARD ALL gives it back');
 	$session->quit;
+};
+
+subtest 'a session over TCP' => sub {
+	my $warning = 'WARNING:  a client that is cut off keeps its tasks for hours';
+	my $warned = sub {
+		my ($host, @sql) = @_;
+		my ($out, $err) = ('', '');
+		my @command = ('psql', '-XAtq', '-h', $host, '-p', $node->port, '-U', 'mailer', 'postgres');
+
+		IPC::Run::run([ @command, map { ('-c', $_) } @sql ], '>', \$out, '2>', \$err) or die $err;
+		my @found = $err =~ /^\Q$warning\E$/mg;
+		return scalar @found;
+	};
+	my $take = q{SELECT id FROM pg_task_take('{mail-a}', lease => %s)};
+	my $by_session = sprintf $take, 0;
+
+	is($warned->('127.0.0.1', ($by_session) x 2), 1, 'a session is warned, once');
+	is($warned->('127.0.0.1', 'SET tcp_keepalives_idle = 60', $by_session), 0, 'not with keepalives');
+	is($warned->('127.0.0.1', 'SET tcp_user_timeout = 60000', $by_session), 0, 'nor with a timeout');
+	is($warned->('127.0.0.1', sprintf $take, 1000), 0, 'nor by a lease');
+	is($warned->($node->host, $by_session), 0, 'nor on a socket of the machine');
 };
 
 subtest 'limits and order' => sub {
