@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 # takers: programs that take tasks, ten at a time, beside a hand-written loop of two statements on a
-# copy of the task table, and pgmq; from a commit to a row in the client's hands. The argument
-# pgmq=FILE names the file pgmq-extension/sql/pgmq.sql of its sources.
+# copy of the task table, and pgmq; from a commit to a row in the client's hands; from the SIGKILL of
+# a client that holds a task to that task in the hands of another, beside an advisory lock. The
+# argument pgmq=FILE names the file pgmq-extension/sql/pgmq.sql of its sources.
 
 takers_pgbench() {
     pgbench -n -M prepared -c 8 -j 2 -t "$(($2 / 80))" -f "$BENCH_DIR/taker.sql" \
@@ -63,6 +64,51 @@ takers_delay() {
     wait $! || die 'the session that takes failed'
 }
 
+# takers_client IN OUT: a psql that reads one of the descriptors and writes the other.
+takers_client() {
+    rm -f "$BENCH_DIR"/client.{in,out}
+    mkfifo "$BENCH_DIR"/client.{in,out}
+    psql -XAtq <"$BENCH_DIR/client.in" >"$BENCH_DIR/client.out" &
+    eval "exec $1>'$BENCH_DIR/client.in' $2<'$BENCH_DIR/client.out'"
+}
+
+# takers_kill KIND TIMES: a client holds a task, or a lock, and another one waits for it, which has
+# had one before. So long after the SIGKILL of the first one the second one has it.
+takers_kill() {
+    local i line victim other begun ended
+    local get="SELECT id FROM pg_task_take('{taken}', 1, 10000, 0);"
+    local end="SELECT count(pg_task_finish(handle)) FROM pg_task_take('{taken}', 1, 10000, 0);"
+    local waits='SELECT count(*) = 1 FROM pg_task_takers() WHERE id IS NULL'
+    if [ "$1" = lock ]; then
+        get='SELECT 1 FROM pg_advisory_lock(1);'
+        end='SELECT 1 FROM pg_advisory_lock(2);'
+        waits="SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    fi
+    sql 'TRUNCATE task'
+    for ((i = 0; i < $2; i++)); do
+        sql "INSERT INTO task (queue, request) SELECT 'taken', 'work' FROM generate_series(1, 2)"
+        takers_client 6 7
+        victim=$!
+        takers_client 8 9
+        other=$!
+        echo "$end" >&8
+        read -r line <&9
+        echo "$get" >&6
+        read -r line <&7
+        echo "$get" >&8
+        wait_for "$waits"
+        begun=$EPOCHREALTIME
+        kill -KILL "$victim"
+        read -r line <&9
+        ended=$EPOCHREALTIME
+        record "takers.killed.$1" "$((10#${ended/./} - 10#${begun/./}))e-3" ms
+        kill -KILL "$other"
+        wait "$victim" "$other" 2>/dev/null || true
+        exec 6>&- 7<&- 8>&- 9<&-
+        sql 'DELETE FROM task'
+    done
+}
+
 takers() {
     local round name size=$((tasks / 5)) contestants=(pg_task by_hand)
     title "takers: $size tasks, 8 clients take and finish 10 at a time, durable"
@@ -80,6 +126,8 @@ takers() {
         for name in "${contestants[@]}"; do takers_round "$name" "$size"; done
         takers_delay 300
         by_hand 300
+        takers_kill task 20
+        takers_kill lock 20
     done
     table "SELECT name, round(percentile_cont(0.5) WITHIN GROUP (ORDER BY value)::numeric) AS
                \"tasks/s\" FROM bench.result WHERE name LIKE 'takers.%' AND unit = 'tasks/s'
@@ -101,5 +149,9 @@ takers() {
     printf 'from the commit to the hands of a client, p50: %.3f ms, by hand %.3f ms\n' \
         "$(recorded takers.taken.commit_to_hand.p50)" \
         "$(recorded takers.hand.commit_to_claimed.p50)"
+    judge 'SIGKILL of a client to its task in the hands of another, p50' \
+        "$(median takers.killed.task)" ms '' '' '' 10
+    judge 'the same, beside an advisory lock' \
+        "$(median takers.killed.task)" ms "$(median takers.killed.lock)" 'the lock' '' 2
     sql 'TRUNCATE task, task_queue'
 }
