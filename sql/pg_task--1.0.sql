@@ -334,7 +334,7 @@ COMMENT ON FUNCTION pg_catalog.pg_task_again(timestamptz, jsonb) IS
 
 CREATE FUNCTION pg_catalog.pg_task_facts(id bigint, attempt integer, start timestamptz, queue text,
         max integer, role name, role_id bigint, stop timestamptz, failed integer,
-        backoff double precision, writer xid, delay bigint,
+        backoff double precision, writer xid, delay bigint, request text,
         OUT away boolean, OUT pid integer, OUT begun boolean, OUT not_role text,
         OUT scheduler_pid integer, OUT code text, OUT mine boolean,
         OUT paused boolean, OUT rule_max integer, OUT rate integer, OUT per interval,
@@ -349,7 +349,7 @@ CREATE FUNCTION pg_catalog.pg_task_facts(id bigint, attempt integer, start times
     LANGUAGE c VOLATILE STRICT AS 'MODULE_PATHNAME', 'pg_task_facts';
 
 COMMENT ON FUNCTION pg_catalog.pg_task_facts(bigint, integer, timestamptz, text, integer, name,
-        bigint, timestamptz, integer, double precision, xid, bigint) IS
+        bigint, timestamptz, integer, double precision, xid, bigint, text) IS
     'for pg_task_why: what may keep a task from running';
 
 CREATE FUNCTION pg_catalog.pg_task_why(id bigint) RETURNS text
@@ -484,7 +484,7 @@ SELECT CASE
            'nothing keeps it: it is about to start') END
   FROM (SELECT r.id, r.state, r.dt, r.start, r.stop, r.queue, r.max, r.priority, r.role, r.role_id,
                r.attempt, r.failed, r.crashed, r.lease, r.delay, r.backoff, r.cron, r.waits, r.tableoid AS relid,
-               r.xmin AS writer, r.xmax AS locker,
+               left(r.request, 1025) AS request, r.xmin AS writer, r.xmax AS locker,
                coalesce(', after: ' || r.error || ' (' || coalesce(r.sqlstate, '') || ')', '')
                    AS ended
           FROM {rows} AS r WHERE r.id = $1
@@ -492,7 +492,8 @@ SELECT CASE
  CROSS JOIN LATERAL pg_task_facts(t.id, t.attempt, coalesce(t.start, '-infinity'), t.queue,
            coalesce(t.max, 2147483647), t.role, t.role_id, coalesce(t.stop, '-infinity'),
            coalesce(t.failed, 0), coalesce(t.backoff, -1), t.writer,
-           (coalesce(least(extract(epoch FROM t.delay), 3155760000) * 1000000, -1))::int8) AS f
+           (coalesce(least(extract(epoch FROM t.delay), 3155760000) * 1000000, -1))::int8,
+           t.request) AS f
  CROSS JOIN LATERAL (
        SELECT CASE WHEN t.max = 0 THEN 'its max is 0'
                    WHEN f.paused THEN 'its queue is paused'
@@ -504,10 +505,12 @@ SELECT CASE
                                                f.rate, f.per) END AS rate,
               CASE WHEN t.max < 0 THEN format('the pause of its queue: %s between two starts',
                   interval '1 ms' * - t.max::float8) END AS pause,
-              CASE WHEN f.takers = 0 THEN
+              CASE WHEN f.taker = '' THEN
+                       'nobody may take it: the taker of its queue is a role that does not exist'
+                   WHEN f.takers = 0 THEN
                        format('no session waits that may take it: members of role "%s" may, by'
                               ' pg_task_take%s', f.taker,
-                              '; the last one of its queue was taken at ' || f.last_start)
+                              '; the last one of its queue was started at ' || f.last_start)
                    WHEN f.idle OR f.takers > 0 THEN NULL
                    WHEN f.of_role >= f.role_limit THEN
                        format('role "%s" has %s of %s executors, all busy', f.bound_role, f.of_role,
@@ -856,7 +859,7 @@ SELECT 'warning', current_database(), NULL,
  UNION ALL
 (SELECT 'warning', current_database(), q.queue,
         format('due tasks: %s, the first since %s%s', q.due, q.oldest_due,
-               CASE WHEN q.takers = 0 AND q.runs = 0 THEN '; no session takes them' END),
+               CASE WHEN q.takers = 0 AND q.runs = 0 THEN '; no session waits for them' END),
         format('SELECT pg_task_why(id) FROM %s WHERE queue = %L AND state = ''PLAN'''
                ' ORDER BY dt LIMIT 1', h.relid::regclass, q.queue)
    FROM here AS h CROSS JOIN LATERAL (
@@ -1149,7 +1152,7 @@ GRANT EXECUTE ON FUNCTION pg_catalog.pg_task_id(), pg_catalog.pg_task_flow(),
     pg_catalog.pg_stat_task_scheduler(), pg_catalog.pg_task_returns_json(name, bigint),
     pg_catalog.pg_task_queue_facts(text[]),
     pg_catalog.pg_task_facts(bigint, integer, timestamptz, text, integer, name, bigint, timestamptz,
-                             integer, double precision, xid, bigint) TO PUBLIC;
+                             integer, double precision, xid, bigint, text) TO PUBLIC;
 
 CREATE FUNCTION pg_catalog.pg_task_own(role name, role_id bigint, who oid)
     RETURNS boolean

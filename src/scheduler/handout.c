@@ -260,21 +260,6 @@ waiting_at(int i)
 	return waiting->waits ? waiting : NULL;
 }
 
-/* Is the request of a task one of those that the session wants? */
-static bool
-wants_name(const TakerWish *wish, const char *request)
-{
-	const char *text = wish->texts;
-	int i;
-
-	for (i = 0; i < wish->nqueues; i++)
-		text += strlen(text) + 1;
-	for (i = 0; i < wish->nnames; i++, text += strlen(text) + 1)
-		if (strcmp(text, request) == 0)
-			return true;
-	return wish->nnames == 0;
-}
-
 /* clang-format off */
 static const Statement read_name = {.sql =
 	"SELECT CASE WHEN octet_length(t.request) < " CppAsString2(TAKER_TEXTS) " THEN t.request END"
@@ -341,7 +326,7 @@ handout_find(const QueueGroup *group, Taker *taker)
 			continue;
 		answer = TAKER_OTHER_NAME;
 		if (waiting->wish.nnames > 0 &&
-			!wants_name(&waiting->wish, request_of(group->places[group->next].id)))
+			!taker_wants(&waiting->wish, request_of(group->places[group->next].id)))
 			continue;
 		*taker =
 			(Taker){handout.numbers[i], handout.generations[i], waiting->pid, waiting->wish.lease};

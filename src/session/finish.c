@@ -109,6 +109,7 @@ static const Statement read_row = {.sql =
 	"       coalesce(t.role::text, '')"
 	"  FROM {rows} AS t"
 	" WHERE t.id = $id AND t.attempt = $attempt AND t.start = $claimed"
+	"   AND (t.state <> 'WORK' OR t.lease IS NOT NULL)"
 	" LIMIT 1"};
 
 static const Statement give_back_row = {.sql =
@@ -119,7 +120,7 @@ static const Statement give_back_row = {.sql =
 	" WHERE t.id = $id AND t.attempt = $attempt AND t.start = $claimed AND t.state = 'WORK'"};
 /* clang-format on */
 
-/* Read the row of a run.  Acts as the owner. */
+/* Read the row of a run, unless an executor has it.  Acts as the owner. */
 static void
 look_at_row(const TaskTable *table, HeldRun *held)
 {
@@ -328,6 +329,7 @@ read_handles(ArrayType *array, int *count)
 	helds = palloc(Max(*count, 1) * sizeof(HeldRun));
 	for (i = 0; i < *count; i++)
 	{
+		CHECK_FOR_INTERRUPTS();
 		if (nulls[i])
 			ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 							errmsg("the handles must not be null")));

@@ -326,7 +326,7 @@ pg_task_queue_facts(PG_FUNCTION_ARGS)
 		names[i] = TextDatumGetCString(queues[i]);
 		found[i] = queue_rules_find(rules, names[i]);
 	}
-	take_count_waiting(names, found, count, takers);
+	take_count_waiting(names, found, count, NULL, InvalidOid, takers);
 	for (i = 0; i < count; i++)
 	{
 		ResultRow row;

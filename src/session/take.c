@@ -466,12 +466,12 @@ pg_task_take(PG_FUNCTION_ARGS)
 
 /*
  * Count for each of these queues, with its rule, the sessions that wait for its tasks and may take
- * them, in numbers that are zero.  Each is copied, because rights and patterns are not looked up
- * under the lock.
+ * them, in numbers that are zero: unless they are NULL, with this request, and with the rights of
+ * this role.  Each session is copied, because rights and patterns are not looked up under the lock.
  */
 void
 take_count_waiting(const char *const *queues, const QueueRule *const *rules, int count,
-				   int *waiting)
+				   const char *request, Oid rights, int *waiting)
 {
 	int *numbers;
 	uint32 *generations;
@@ -489,12 +489,15 @@ take_count_waiting(const char *const *queues, const QueueRule *const *rules, int
 	for (i = 0; i < sessions; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (!takers_wish(numbers[i], generations[i], &wish, &pid))
+		if (!takers_wish(numbers[i], generations[i], &wish, &pid) ||
+			(request && !taker_wants(&wish, request)) ||
+			(OidIsValid(rights) && !has_privs_of_role(wish.role, rights)))
 			continue;
 		for (j = 0; j < count; j++)
 			waiting[j] += rules[j]->taker > 0 &&
 						  has_privs_of_role(wish.role, (Oid) rules[j]->taker) &&
-						  queue_list_matches(wish.texts, wish.nqueues, queues[j]);
+						  queue_list_matches(wish.texts, wish.nqueues, queues[j]) &&
+						  (wish.nnames == 0 || !rules[j]->strict);
 	}
 }
 
@@ -527,7 +530,7 @@ pg_task_takers(PG_FUNCTION_ARGS)
 		ResultRow row;
 		char *role;
 
-		LWLockAcquire(takers->lock, LW_SHARED);
+		LWLockAcquire(takers->lock, LW_EXCLUSIVE);
 		taker = takers->takers[i];
 		LWLockRelease(takers->lock);
 		if (taker.state != TAKER_WAITS || taker.database != MyDatabaseId ||

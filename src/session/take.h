@@ -13,7 +13,7 @@
 
 extern void take_session_ended(void);
 extern void take_count_waiting(const char *const *queues, const QueueRule *const *rules, int count,
-							   int *waiting);
+							   const char *request, Oid rights, int *waiting);
 
 /* For pg_task.c. */
 extern void take_transaction_ended(XactEvent event);

@@ -150,9 +150,12 @@ survey_slots(WhyTask *task)
 	LWLockRelease(Shared->directory);
 }
 
-/* Look at the runs that were taken, and at the sessions that wait for tasks. */
+/*
+ * Look at the runs that were taken, and at the sessions that wait for such a task.  Where code of
+ * the owner could run, those without his rights get none.
+ */
 static void
-survey_takers(WhyTask *task)
+survey_takers(WhyTask *task, const char *request, const char *code)
 {
 	Survey *survey = &task->survey;
 	SharedTaken run;
@@ -166,7 +169,8 @@ survey_takers(WhyTask *task)
 		survey->has_run = survey->has_begun = true;
 		survey->executor_pid = run.pid;
 	}
-	take_count_waiting(&task->queue, &task->rule, 1, &survey->takers);
+	take_count_waiting(&task->queue, &task->rule, 1, request,
+					   code ? task->access->owner : InvalidOid, &survey->takers);
 }
 
 /*
@@ -345,9 +349,9 @@ set_survey(ResultRow *row, const WhyTask *task)
 
 /*
  * pg_task_facts(id, attempt, start, queue, max, role, role_id, stop, failed, backoff, writer,
- * delay): what may keep the task from running that has these columns; "backoff", and "delay" in us,
- * are -1 for NULL.  For the text of pg_task_why alone, which uses the task table on behalf of its
- * caller.
+ * delay, request): what may keep the task from running that has these columns; "backoff", and
+ * "delay" in us, are -1 for NULL.  For the text of pg_task_why alone, which uses the task table on
+ * behalf of its caller.
  */
 Datum
 pg_task_facts(PG_FUNCTION_ARGS)
@@ -363,6 +367,8 @@ pg_task_facts(PG_FUNCTION_ARGS)
 				  .delay = PG_GETARG_INT64(11)},
 	};
 	int max = PG_GETARG_INT32(4);
+	const char *code = NULL;
+	Oid owner;
 	ResultRow row;
 
 	if (task.access == NULL)
@@ -377,8 +383,13 @@ pg_task_facts(PG_FUNCTION_ARGS)
 	else
 		task.role =
 			roles_check(task.access->owner, NameStr(*PG_GETARG_NAME(5)), PG_GETARG_INT64(6));
+	owner = task.access->owner;
+	if (!shared_database_found(MyDatabaseId).owner_code &&
+		(task.rule->taker > 0 ? !has_privs_of_role((Oid) task.rule->taker, owner)
+							  : task.role.oid != owner && !superuser_arg(task.role.oid)))
+		code = find_code(task.access);
 	survey_slots(&task);
-	survey_takers(&task);
+	survey_takers(&task, text_to_cstring(PG_GETARG_TEXT_PP(12)), code);
 	result_row_begin(&row, desc);
 	set_rule(&row, &task);
 	if (max < 0)
@@ -388,9 +399,7 @@ pg_task_facts(PG_FUNCTION_ARGS)
 	set_text(&row, "not_role",
 			 task.role.error && task.role.hint ? psprintf("%s: %s", task.role.error, task.role.hint)
 											   : task.role.error);
-	if (task.role.oid != task.access->owner && !superuser_arg(task.role.oid) &&
-		!shared_database_found(MyDatabaseId).owner_code)
-		set_text(&row, "code", find_code(task.access));
+	set_text(&row, "code", code);
 	set_bool(&row, "mine", TransactionIdIsCurrentTransactionId(PG_GETARG_TRANSACTIONID(10)));
 	PopActiveSnapshot();
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, row.values, row.nulls)));

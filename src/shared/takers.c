@@ -133,19 +133,18 @@ end_taken(SharedTaken *entry, TakenEnd end)
 static SharedTaken *
 find_taken(TakenRef *ref)
 {
-	int i = ref->number;
+	int i = ref->number >= 0 && ref->number < Takers->ntaken ? ref->number : 0;
+	/* the number is right, unless the server was restarted since; it may be made up */
+	int last = i + (ref->run.claimed < Takers->since ? Takers->ntaken : 1);
 
-	if (i < 0 || i >= Takers->ntaken)
-		i = 0;
-	/* the number is right, unless the server was restarted since */
-	for (ref->number = i; ref->number < i + Takers->ntaken; ref->number++)
+	for (; i < last; i++)
 	{
-		SharedTaken *entry = &Takers->taken[ref->number % Takers->ntaken];
+		SharedTaken *entry = &Takers->taken[i % Takers->ntaken];
 
 		if (entry->state == TAKEN_FREE || entry->state == TAKEN_ENDED ||
 			entry->database != MyDatabaseId || !task_same_run(entry->run, ref->run))
 			continue;
-		ref->number %= Takers->ntaken;
+		ref->number = i % Takers->ntaken;
 		return entry;
 	}
 	ref->number = -1;
@@ -158,7 +157,7 @@ taken_find(TakenRef *ref, SharedTaken *copy)
 {
 	SharedTaken *entry;
 
-	LWLockAcquire(Takers->lock, LW_SHARED);
+	LWLockAcquire(Takers->lock, LW_EXCLUSIVE);
 	entry = find_taken(ref);
 	if (entry)
 		*copy = *entry;
@@ -271,7 +270,7 @@ taken_look(Oid database, int *number, SharedTaken *copy)
 {
 	bool found = false;
 
-	LWLockAcquire(Takers->lock, LW_SHARED);
+	LWLockAcquire(Takers->lock, LW_EXCLUSIVE);
 	for (; *number < Takers->ntaken && !found; *number += !found)
 	{
 		const SharedTaken *entry = &Takers->taken[*number];
@@ -392,7 +391,7 @@ takers_waiting(Oid database, int *numbers, uint32 *generations)
 	int count = 0;
 	dlist_iter iter;
 
-	LWLockAcquire(Takers->lock, LW_SHARED);
+	LWLockAcquire(Takers->lock, LW_EXCLUSIVE);
 	dlist_foreach(iter, &Takers->waiting)
 	{
 		SharedTaker *taker = dlist_container(SharedTaker, node, iter.cur);
@@ -404,6 +403,21 @@ takers_waiting(Oid database, int *numbers, uint32 *generations)
 	}
 	LWLockRelease(Takers->lock);
 	return count;
+}
+
+/* Does a session take tasks with this request? */
+bool
+taker_wants(const TakerWish *wish, const char *request)
+{
+	const char *text = wish->texts;
+	int i;
+
+	for (i = 0; i < wish->nqueues; i++)
+		text += strlen(text) + 1;
+	for (i = 0; i < wish->nnames; i++, text += strlen(text) + 1)
+		if (strcmp(text, request) == 0)
+			return true;
+	return wish->nnames == 0;
 }
 
 /* Does a session wait in this slot since this generation? */
@@ -420,7 +434,7 @@ takers_wish(int number, uint32 generation, TakerWish *wish, int *pid)
 	const SharedTaker *taker = &Takers->takers[number];
 	bool found;
 
-	LWLockAcquire(Takers->lock, LW_SHARED);
+	LWLockAcquire(Takers->lock, LW_EXCLUSIVE);
 	found = waits(taker, generation);
 	if (found)
 	{

@@ -4,8 +4,9 @@
  *		wait, and the runs that they hold.
  *
  * All is guarded by one lock, of which nobody who holds it takes another, allocates memory or
- * sleeps.  Reads without it, all guesses: "proc" of a scheduler, to wake it; "state" of a session
- * that waits, by that session.
+ * sleeps.  It is never taken LW_SHARED: any role can call functions that look, and holders that
+ * overlap would keep it from the scheduler.  Reads without it, all guesses: "proc" of a scheduler,
+ * to wake it; "state" of a session that waits, by that session.
  */
 #ifndef PG_TASK_TAKERS_H
 #define PG_TASK_TAKERS_H
@@ -142,6 +143,7 @@ extern void taken_database_dropped(Oid database);
 
 /* For a scheduler, whose slot has this number. */
 extern int takers_waiting(Oid database, int *numbers, uint32 *generations);
+extern bool taker_wants(const TakerWish *wish, const char *request);
 extern bool takers_wish(int number, uint32 generation, TakerWish *wish, int *pid);
 extern int taken_give(int number, uint32 generation, const SharedTaken *run);
 extern void takers_answer(int number, uint32 generation);

@@ -123,7 +123,7 @@ subtest 'nobody takes' => sub {
 	insert_rule('mail', taker => 'app');
 	my $id = insert_task($node, queue => 'mail', request => 'send', dt => '2020-01-01');
 	wait_until($node, "SELECT count(*) = 1 FROM ($problem) AS h");
-	like(sql($problem), qr/^due tasks: 1, .*; no session takes them$/, 'no session takes');
+	like(sql($problem), qr/^due tasks: 1, .*; no session waits for them$/, 'no session takes');
 	my $session = open_session($node, 'postgres', extra_params => ['-U', 'app']);
 	$session->query_until(qr/began/, "\\echo began\n"
 		. "SELECT id FROM pg_task_take('{mail}', wait => 10000, names => '{other}');\n");

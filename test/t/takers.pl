@@ -326,6 +326,37 @@ subtest 'a chain, and what waits' => sub {
 	sql("DELETE FROM task WHERE parent = $id");
 };
 
+subtest 'code of the owner' => sub {
+	sql(q{CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN new; END';
+		CREATE TRIGGER see BEFORE UPDATE ON task FOR EACH ROW EXECUTE FUNCTION see()});
+	my $session = open_session($node, 'postgres', extra_params => [ '-U', 'mailer' ]);
+	$session->query_until(qr/began/,
+		"\\echo began\nSELECT id FROM pg_task_take('{mail-a}', wait => 10000);\n");
+	wait_until($node, 'SELECT count(*) = 1 FROM pg_task_takers() WHERE role IS NOT NULL');
+	my $id = mail();
+	becomes_true("SELECT pg_task_why($id) LIKE 'code of the owner%' FROM task WHERE id = $id",
+		'who waits gets none while it could run');
+	$session->quit;
+	sql("DROP TRIGGER see ON task; DROP FUNCTION see(); DELETE FROM task WHERE id = $id");
+};
+
+# A rule that is set while the run goes on.
+subtest 'the run of an executor' => sub {
+	make_gates($node);
+	my $id = insert_task($node, queue => 'own', request => q{SELECT hold('own')});
+	wait_for_running($node, 1);
+	my $handle = sql("SELECT '0.' || id || '.' || attempt || '.' || (extract(epoch FROM start
+		- '2000-01-01 00:00:00+00'::timestamptz) * 1000000)::bigint FROM task WHERE id = $id");
+	insert_rule('own', taker => 'mailer');
+	is(sqlstate_of('mailer', "SELECT pg_task_finish('$handle')"), 'TK006', 'is not to be finished');
+	is(sql_as('mailer', "SELECT pg_task_fail('$handle', 'x') IS NULL"), 't', 'nor to fail');
+	is(sql_as('mailer', "SELECT pg_task_give_back('$handle')"), 'f', 'nor to be given back');
+	open_gate($node, 'own');
+	wait_for_state($node, $id, 'DONE');
+	sql(q{DELETE FROM task_queue WHERE queue = 'own'});
+	pass('by a handle that was made up');
+};
+
 subtest 'progress' => sub {
 	my $seen = q{SELECT concat_ws(' ', done, total, message) FROM pg_task_activity() WHERE id = };
 	my $id = mail(retry => 1, delay => '0');
@@ -402,15 +433,17 @@ subtest 'who takes' => sub {
 	mail();
 	insert_task($node, queue => $_, request => 'SELECT 1', dt => $_ eq 'print' ? 'now' : '2100-01-01')
 	  for qw(print own);
+	my $send = sql(q{SELECT max(id) FROM task WHERE queue = 'mail-a'});
 	my $takers = q{SELECT string_agg(queue || ' ' || coalesce(takers::text, 'none'), ', '
 		ORDER BY queue) FROM pg_task_queues() WHERE queue IN ('mail-a', 'print', 'own') AND waits > 0};
 	wait_until($node, $takers, expected => 'mail-a 1, own none, print 0');
+	like(sql("SELECT pg_task_why($send)"), qr/^no session waits that may take it/, 'by other names');
 	$session->quit;
 	wait_until($node, $takers, expected => 'mail-a 0, own none, print 0');
 	sql("DELETE FROM task WHERE state = 'PLAN'");
 	$id = mail();
 	my ($none, $last) = split /\|/, sql("SELECT pg_task_why($id),
-		'; the last one of its queue was taken at ' || last_start
+		'; the last one of its queue was started at ' || last_start
 		FROM pg_stat_task() WHERE queue = 'mail-a'");
 	is($none, 'no session waits that may take it: members of role "mailer" may, by pg_task_take'
 		. $last, 'why it waits');
@@ -420,6 +453,10 @@ subtest 'who takes' => sub {
 	sql('SELECT pg_stat_task_reset()');
 	is(sql("SELECT pg_task_why($id)"), 'no session waits that may take it: members of role "mailer"'
 		. ' may, by pg_task_take', 'it is not known any more');
+	insert_rule('nobody', taker => 'dropped');
+	sql(q{INSERT INTO task (queue, request) VALUES ('nobody', 'send')});
+	becomes_true(q{SELECT pg_task_why(id) LIKE 'nobody may take it: %' FROM task
+		WHERE queue = 'nobody'}, 'a taker that does not exist');
 	sql("DELETE FROM task WHERE state IN ('PLAN', 'WORK')");
 };
 
