@@ -493,7 +493,7 @@ SELECT CASE
            coalesce(t.max, 2147483647), t.role, t.role_id, coalesce(t.stop, '-infinity'),
            coalesce(t.failed, 0), coalesce(t.backoff, -1), t.writer,
            (coalesce(least(extract(epoch FROM t.delay), 3155760000) * 1000000, -1))::int8,
-           t.request) AS f
+           coalesce(t.request, '')) AS f
  CROSS JOIN LATERAL (
        SELECT CASE WHEN t.max = 0 THEN 'its max is 0'
                    WHEN f.paused THEN 'its queue is paused'
