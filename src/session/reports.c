@@ -320,7 +320,7 @@ pg_task_queue_facts(PG_FUNCTION_ARGS)
 					  &count);
 	found = palloc(Max(count, 1) * sizeof(QueueRule *));
 	names = palloc(Max(count, 1) * sizeof(char *));
-	takers = palloc0(Max(count, 1) * sizeof(int));
+	takers = palloc(Max(count, 1) * sizeof(int));
 	for (i = 0; i < count; i++)
 	{
 		names[i] = TextDatumGetCString(queues[i]);

@@ -466,13 +466,15 @@ pg_task_take(PG_FUNCTION_ARGS)
 
 /*
  * Count for each of these queues, with its rule, the sessions that wait for its tasks and may take
- * them, in numbers that are zero: unless they are NULL, with this request, and with the rights of
- * this role.  Each session is copied, because rights and patterns are not looked up under the lock.
+ * them.  Unless "request" is NULL, those count that take tasks with this request; unless "rights"
+ * is InvalidOid, those that have the rights of this role.  Each session is copied, because rights
+ * and patterns are not looked up under the lock.
  */
 void
 take_count_waiting(const char *const *queues, const QueueRule *const *rules, int count,
 				   const char *request, Oid rights, int *waiting)
 {
+	bool taken = false;
 	int *numbers;
 	uint32 *generations;
 	int sessions;
@@ -481,7 +483,12 @@ take_count_waiting(const char *const *queues, const QueueRule *const *rules, int
 	int i;
 	int j;
 
-	if (Shared == NULL)
+	for (j = 0; j < count; j++)
+	{
+		waiting[j] = 0;
+		taken |= rules[j]->taker > 0;
+	}
+	if (Shared == NULL || !taken)
 		return;
 	numbers = palloc(Shared->takers->ntakers * sizeof(int));
 	generations = palloc(Shared->takers->ntakers * sizeof(uint32));
