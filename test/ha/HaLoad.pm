@@ -139,21 +139,32 @@ sub make_statement
 	  	@rows) . ") AS v ($columns) ON CONFLICT DO NOTHING RETURNING tag";
 }
 
-# Plans tasks until it gets a SIGTERM.  Returns the pid of the process that does.
-sub start_session
+# Starts a process that calls a function with a file, to which it appends, until it gets a SIGTERM.
+# Returns its pid.
+sub start_child
 {
-	my ($conninfo, $number, $seed, $file) = @_;
+	my ($name, $turn) = @_;
 	my $pid = fork // die "fork: $!";
 	my $stop = 0;
-	my $count = 0;
 
 	return $pid if $pid;
 	local $SIG{TERM} = sub { $stop = 1 };
-	srand($seed * 100 + $number);
-	open my $record, '>>', $file or POSIX::_exit(1);
-	$record->autoflush(1);
-	until ($stop)
-	{
+	open my $file, '>>', $name or POSIX::_exit(1);
+	$file->autoflush(1);
+	$turn->($file) until $stop;
+	POSIX::_exit(0);
+}
+
+# Plans tasks.
+sub start_session
+{
+	my ($conninfo, $number, $seed, $file) = @_;
+	my $count = 0;
+
+	return start_child($file, sub {
+		my ($record) = @_;
+
+		srand($seed * 100 + $number) if !$count;
 		my $name = "$number-" . ++$count;
 		my ($rc, $output, $errors) = query($conninfo, make_statement($name));
 		my $fate = $rc == 0 ? 'yes' : $errors =~ /ERROR/ ? 'error' : 'no';
@@ -164,8 +175,7 @@ sub start_session
 		printf $record "%.3f %s %s %s\n", time, $fate, $name, join(',', split /\n/, $output);
 		print $record "# $errors" if $fate eq 'error';
 		sleep(0.2 + rand(0.4));
-	}
-	POSIX::_exit(0);
+	});
 }
 
 # What a program is told that cannot take or end a task now: its server has ended, is a standby, or
@@ -173,47 +183,49 @@ sub start_session
 my $not_now = qr/connection|terminating|starting\ up|shutting\ down|recovery|read-only
 	|must\ be\ called\ on\ the\ primary|no\ task\ is\ handed\ out|cannot\ be\ used/x;
 
-# Takes tasks, and ends each in a transaction with its effect, until it gets a SIGTERM.  It asks
-# again when it was not told whether that has committed.  Its file has a line for each: done, known
-# (it had committed), lost (another run has it), open (nothing was told); or the error.
+# Ends a task that was taken in a transaction with its effect, and asks again when it was not told
+# whether that has committed.  Returns done, known (it had committed), lost (another run has it) or
+# open (nothing was told); and what was not to be expected.
+sub finish
+{
+	my ($conninfo, $id, $attempt, $handle) = @_;
+	my $odd = '';
+
+	for (1 .. 5)
+	{
+		my ($rc, undef, $errors) = query($conninfo, "INSERT INTO effect SELECT tag, kind, id,
+			$attempt, current_setting('port')::int, pg_backend_pid(), clock_timestamp()
+			FROM task WHERE id = $id; SELECT pg_task_finish('$handle')");
+
+		return ('done', $odd) if $rc == 0 && $errors !~ /might not have been replicated/;
+		return ('known', $odd) if $errors =~ /TK007/;
+		return ('lost', $odd) if $errors =~ /TK006/;
+		$odd .= $errors if $rc && $errors !~ $not_now;
+		sleep 0.5;
+	}
+	return ('open', $odd);
+}
+
+# Takes tasks and ends them.  Its file has a line for what has become of each; and errors.
 sub start_program
 {
 	my ($conninfo, $file) = @_;
-	my $pid = fork // die "fork: $!";
-	my $stop = 0;
 
-	return $pid if $pid;
-	local $SIG{TERM} = sub { $stop = 1 };
-	open my $record, '>>', $file or POSIX::_exit(1);
-	$record->autoflush(1);
-	until ($stop)
-	{
+	return start_child($file, sub {
+		my ($record) = @_;
 		my ($rc, $output, $errors) = query($conninfo, q{SELECT id, attempt, handle
 			FROM pg_task_take('{outside}', n => 3, wait => 1000, lease => 4000)});
 
-		print $record "# $errors" if $rc && $errors !~ $not_now;
+		print $record $errors =~ s/^/# /gmr if $rc && $errors !~ $not_now;
 		sleep 0.2 if $rc;
 		for my $task (split /\n/, $rc ? '' : $output)
 		{
-			my ($id, $attempt, $handle) = split /\|/, $task;
-			my $fate = 'open';
+			my ($fate, $odd) = finish($conninfo, split /\|/, $task);
 
-			for (1 .. 5)
-			{
-				($rc, undef, $errors) = query($conninfo, "INSERT INTO effect SELECT tag, kind, id,
-					$attempt, current_setting('port')::int, pg_backend_pid(), clock_timestamp()
-					FROM task WHERE id = $id; SELECT pg_task_finish('$handle')");
-				$fate = 'done' if $rc == 0 && $errors !~ /might not have been replicated/;
-				$fate = 'known' if $errors =~ /TK007/;
-				$fate = 'lost' if $errors =~ /TK006/;
-				print $record "# $errors" if $fate eq 'open' && $rc && $errors !~ $not_now;
-				last if $fate ne 'open';
-				sleep 0.5;
-			}
+			print $record $odd =~ s/^/# /gmr if $odd ne '';
 			print $record "$fate\n";
 		}
-	}
-	POSIX::_exit(0);
+	});
 }
 
 # The tags that were acknowledged, with the time of that; how many statements were not; and the

@@ -61,15 +61,9 @@ sub query_patiently
 # counted, so that a promotion in between is no fault.
 sub watch_standbys
 {
-	my $pid = fork // die "fork: $!";
-	my $stop = 0;
+	return HaLoad::start_child($standby_file, sub {
+		my ($file) = @_;
 
-	return $pid if $pid;
-	local $SIG{TERM} = sub { $stop = 1 };
-	open my $file, '>>', $standby_file or POSIX::_exit(1);
-	$file->autoflush(1);
-	until ($stop)
-	{
 		for my $node (@{ $cluster->{nodes} })
 		{
 			my (undef, $answer) = HaLoad::query(
@@ -80,8 +74,7 @@ sub watch_standbys
 			print $file "$node->{name} $answer\n" if $answer =~ /standby/;
 		}
 		sleep 1;
-	}
-	POSIX::_exit(0);
+	});
 }
 
 # Faults -------------------------------------------------------------------------------------------
