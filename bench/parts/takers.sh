@@ -64,11 +64,13 @@ takers_delay() {
     wait $! || die 'the session that takes failed'
 }
 
-# takers_client IN OUT: a psql that reads one of the descriptors and writes the other.
+# takers_client IN OUT: a psql that reads one of the descriptors and writes the other. The shell is
+# not to tell of its end.
 takers_client() {
     rm -f "$BENCH_DIR"/client.{in,out}
     mkfifo "$BENCH_DIR"/client.{in,out}
     psql -XAtq <"$BENCH_DIR/client.in" >"$BENCH_DIR/client.out" &
+    disown
     eval "exec $1>'$BENCH_DIR/client.in' $2<'$BENCH_DIR/client.out'"
 }
 
@@ -103,7 +105,6 @@ takers_kill() {
         ended=$EPOCHREALTIME
         record "takers.killed.$1" "$((10#${ended/./} - 10#${begun/./}))e-3" ms
         kill -KILL "$other"
-        wait "$victim" "$other" 2>/dev/null || true
         exec 6>&- 7<&- 8>&- 9<&-
         sql 'DELETE FROM task'
     done
