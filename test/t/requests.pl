@@ -683,6 +683,7 @@ my $setup = q{
 my $conf = "max_prepared_transactions = 2\npg_task.max_executors = 1";
 my $by_task = new_node('by_task', conf => $conf);
 my $by_psql = new_node('by_psql', conf => $conf);
+my $superuser = $by_task->safe_psql('postgres', 'SELECT current_user');
 my $major = substr($by_task->safe_psql('postgres', 'SHOW server_version_num'), 0, 2);
 @requests = grep { my (undef, %known) = @$_; ($known{from} // 0) <= $major } @requests;
 $_->safe_psql('postgres', $setup) for $by_task, $by_psql;
@@ -730,24 +731,36 @@ sub outcomes_of_tasks
 	return @outcomes;
 }
 
-sub outcome_of_psql
+# What psql tells of each request, which has a session of its own.  One psql executes them all: to
+# start it takes longer than most of them.
+sub outcomes_of_psql
 {
-	my ($request, %known) = @_;
-	my ($out, $err, @role) = ('', '');
-	my %outcome;
+	my ($out, $err, $mark, @commands) = ('', '', 'end of request');
+	my @outcomes;
 
-	@role = ('-U', $known{role}) if $known{role};
+	for (@requests)
+	{
+		my ($request, %known) = @$_;
+
+		push @commands, '\set QUIET on', '\connect - ' . ($known{role} // $superuser),
+		  '\set QUIET off', '\set LAST_ERROR_SQLSTATE 00000', $request,
+		  "\\echo $mark :LAST_ERROR_SQLSTATE", "\\warn $mark";
+	}
 	IPC::Run::run([ 'psql', '-XAt', '-F', "\t", '-P', 'null=\N', '-v', 'ON_ERROR_STOP=0',
-		'-d', $by_psql->connstr('postgres'), @role, '-c', $request, '-c',
-		'\echo sqlstate :LAST_ERROR_SQLSTATE' ],
+		'-d', $by_psql->connstr('postgres'), map { ('-c', $_) } @commands ],
 		'<', \'', '>', \$out, '2>', \$err);
-	$out =~ s/\n?sqlstate (\w*)\n\z// or die "psql told no SQLSTATE: $out$err";
-	$outcome{sqlstate} = $1;
-	$err =~ s/\n\z//;
-	($outcome{notice}, $outcome{error}) = $err =~ /\A(.*?)(?:(?:\n|\A)((?:ERROR|FATAL):  .*))?\z/s;
-	$outcome{state} = defined $outcome{error} ? 'FAIL' : 'DONE';
-	$outcome{response} = $outcome{error} // $out;
-	return %outcome;
+	my @err = split /\n?^$mark\n/m, $err, -1;
+	while ($out =~ /\G(.*?)\n?$mark (\w*)\n/sg)
+	{
+		my %outcome = (response => $1, sqlstate => $2);
+
+		($outcome{notice}, $outcome{error}) =
+		  shift(@err) =~ /\A(.*?)(?:(?:\n|\A)((?:ERROR|FATAL):  .*))?\z/s;
+		$outcome{state} = defined $outcome{error} ? 'FAIL' : 'DONE';
+		$outcome{response} = $outcome{error} if defined $outcome{error};
+		push @outcomes, \%outcome;
+	}
+	return @outcomes;
 }
 
 # What the task must return, if psql returned that.
@@ -794,9 +807,9 @@ sub without_headers
 
 sub compare
 {
-	my ($n, $task, $request, %known) = @_;
+	my ($n, $task, $psql, $request, %known) = @_;
 	my %got = %$task;
-	my %expected = outcome_of_psql($request, %known);
+	my %expected = %$psql;
 	my $name = length($request) > 100 ? substr($request, 0, 100) . '...' : $request;
 	my @differences;
 
@@ -840,9 +853,11 @@ sub contents
 }
 
 run_as_tasks();
-my @outcomes = outcomes_of_tasks();
-is(scalar @outcomes, scalar @requests, 'each request has been run');
-compare($_, $outcomes[$_ - 1], @{ $requests[$_ - 1] }) for 1 .. @requests;
+my @by_task = outcomes_of_tasks();
+my @by_psql = outcomes_of_psql();
+is(scalar @by_task, scalar @requests, 'each request has been run');
+is(scalar @by_psql, scalar @requests, 'each by psql, too');
+compare($_, $by_task[$_ - 1], $by_psql[$_ - 1], @{ $requests[$_ - 1] }) for 1 .. @requests;
 is(contents($by_task), contents($by_psql), 'the servers have the same contents');
 
 done_testing();

@@ -18,7 +18,7 @@ wait_for_table($node, db => $_) for @databases;
 subtest 'the tasks of each database run' => sub {
 	my $waited;
 
-	# a machine that is busy for a moment may keep one waiting
+	# with nothing to do, a scheduler makes way after 50 ms; a busy machine adds to it
 	for (1 .. 5)
 	{
 		$waited = 0;
@@ -29,9 +29,9 @@ subtest 'the tasks of each database run' => sub {
 			is(task($node, $id, 'response', db => $db), $db, "a task of $db runs");
 			$waited += task($node, $id, 'extract(epoch FROM start - dt)', db => $db);
 		}
-		last if $waited < 3;
+		last if $waited < 20;
 	}
-	cmp_ok($waited, '<', 3, 'in all, they wait for less than three seconds');
+	cmp_ok($waited, '<', 20, 'no scheduler keeps its place for long');
 };
 
 # A scheduler that always has something to do makes way, too.
