@@ -77,6 +77,43 @@ CREATE FUNCTION pg_catalog.pg_task_interrupt(id bigint, attempt integer DEFAULT 
 COMMENT ON FUNCTION pg_catalog.pg_task_interrupt(bigint, integer) IS
     'interrupt the run of a task, or only this attempt, which has failed then; false if there is none';
 
+CREATE FUNCTION pg_catalog.pg_task_hold(id bigint, reason text DEFAULT '') RETURNS bigint
+    LANGUAGE pg_task_report VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
+UPDATE {table} AS t SET hold = $2
+ WHERE t.id = $1 AND t.state IN ('PLAN', 'WORK'){condition}
+$$;
+
+COMMENT ON FUNCTION pg_catalog.pg_task_hold(bigint, text) IS
+    'put a task on hold, and the runs after it: how many';
+
+CREATE FUNCTION pg_catalog.pg_task_hold(key text, reason text DEFAULT '',
+                                        queue text DEFAULT 'default') RETURNS bigint
+    LANGUAGE pg_task_report VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
+UPDATE {table} AS t SET hold = $2
+ WHERE t.queue = $3 AND t.key = $1 AND t.state IN ('PLAN', 'WORK'){condition}
+$$;
+
+COMMENT ON FUNCTION pg_catalog.pg_task_hold(text, text, text) IS
+    'put the task with this key on hold, and the runs after it: how many';
+
+CREATE FUNCTION pg_catalog.pg_task_resume(id bigint) RETURNS bigint
+    LANGUAGE pg_task_report VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
+UPDATE {table} AS t SET hold = NULL
+ WHERE t.id = $1 AND t.state IN ('PLAN', 'WORK') AND t.hold IS NOT NULL{condition}
+$$;
+
+COMMENT ON FUNCTION pg_catalog.pg_task_resume(bigint) IS
+    'let a task start that is on hold, and the runs after it: how many';
+
+CREATE FUNCTION pg_catalog.pg_task_resume(key text, queue text DEFAULT 'default') RETURNS bigint
+    LANGUAGE pg_task_report VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
+UPDATE {table} AS t SET hold = NULL
+ WHERE t.queue = $2 AND t.key = $1 AND t.state IN ('PLAN', 'WORK') AND t.hold IS NOT NULL{condition}
+$$;
+
+COMMENT ON FUNCTION pg_catalog.pg_task_resume(text, text) IS
+    'let the task with this key start that is on hold, and the runs after it: how many';
+
 CREATE FUNCTION pg_catalog.pg_task_next(cron text, after timestamptz DEFAULT now(),
                                         timezone text DEFAULT current_setting('TimeZone'))
     RETURNS timestamptz
@@ -247,23 +284,23 @@ CREATE FUNCTION pg_catalog.pg_task_top(lines integer DEFAULT 10, OUT what text, 
 -- the index of waiting rows, by one descent for each, and the rows with the last ids.  So it takes
 -- the same time however long the history is.
 WITH RECURSIVE g (queue, max, priority, role, role_id, dt, id, request, error, failed) AS (
-(SELECT t.queue COLLATE "C", coalesce(t.max, 2147483647), t.priority, t.role, t.role_id,
+(SELECT t.queue COLLATE "C", {t.max}, t.priority, t.role, t.role_id,
         t.dt, t.id, t.request, t.error, t.failed
    FROM {rows} AS t
   WHERE t.state = 'PLAN' AND t.waits IS NULL
-  ORDER BY t.queue COLLATE "C", coalesce(t.max, 2147483647), t.priority, t.role, t.role_id,
+  ORDER BY t.queue COLLATE "C", {t.max}, t.priority, t.role, t.role_id,
            t.dt, t.id
   LIMIT 1)
  UNION ALL
  SELECT n.*
    FROM g CROSS JOIN LATERAL (
-        SELECT t.queue COLLATE "C", coalesce(t.max, 2147483647), t.priority, t.role,
+        SELECT t.queue COLLATE "C", {t.max}, t.priority, t.role,
                t.role_id, t.dt, t.id, t.request, t.error, t.failed
           FROM {rows} AS t
          WHERE t.state = 'PLAN' AND t.waits IS NULL
-           AND (t.queue COLLATE "C", coalesce(t.max, 2147483647), t.priority, t.role,
+           AND (t.queue COLLATE "C", {t.max}, t.priority, t.role,
                 t.role_id) > (g.queue, g.max, g.priority, g.role, g.role_id)
-         ORDER BY t.queue COLLATE "C", coalesce(t.max, 2147483647), t.priority,
+         ORDER BY t.queue COLLATE "C", {t.max}, t.priority,
                   t.role, t.role_id, t.dt, t.id
          LIMIT 1) AS n
 ), groups AS MATERIALIZED (SELECT g.*, dt < statement_timestamp() - interval '1 s' AS late
@@ -288,7 +325,7 @@ SELECT CASE WHEN late THEN 2 ELSE 4 END, CASE WHEN late THEN 'late' ELSE 'waits'
           FROM (SELECT FROM {rows} AS t
                  WHERE t.state = 'PLAN' AND t.waits IS NULL
                    AND t.queue COLLATE "C" = w.queue
-                   AND coalesce(t.max, 2147483647) = w.max AND t.priority = w.priority
+                   AND {t.max} = w.max AND t.priority = w.priority
                    AND t.role = w.role AND t.role_id = w.role_id
                    AND (NOT w.late OR t.dt < statement_timestamp() - interval '1 s')
                  LIMIT 1000) AS c),
@@ -433,8 +470,8 @@ SELECT CASE
              CASE WHEN f.strict THEN coalesce('its queue is strict: task ' || nullif((
                     SELECT r.id FROM {rows} AS r
                      WHERE r.state = 'PLAN' AND r.waits IS NULL AND r.queue COLLATE "C" = t.queue
-                       AND r.dt <= clock_timestamp() AND r.max IS DISTINCT FROM 0
-                     ORDER BY coalesce(r.max, 2147483647) DESC, r.priority, r.dt, r.id LIMIT 1), t.id)
+                       AND r.dt <= clock_timestamp() AND {r.max} <> 0
+                     ORDER BY {r.max} DESC, r.priority, r.dt, r.id LIMIT 1), t.id)
                     || ' is first',
                  CASE WHEN f.again > clock_timestamp() THEN
                      format('its queue is strict: it is tried again at %s%s', f.again, t.ended)
@@ -448,19 +485,19 @@ SELECT CASE
              q.executors, q.error, q.rate, q.pause), (
              -- Of each group of its queue, by the index of waiting rows, as in pg_task_top.
              WITH RECURSIVE g (max, priority, role, role_id) AS (
-             (SELECT coalesce(r.max, 2147483647), r.priority, r.role, r.role_id
+             (SELECT {r.max}, r.priority, r.role, r.role_id
                 FROM {rows} AS r
                WHERE r.state = 'PLAN' AND r.waits IS NULL AND r.queue COLLATE "C" = t.queue
-               ORDER BY coalesce(r.max, 2147483647), r.priority, r.role, r.role_id LIMIT 1)
+               ORDER BY {r.max}, r.priority, r.role, r.role_id LIMIT 1)
               UNION ALL
              SELECT n.*
                FROM g CROSS JOIN LATERAL (
-                    SELECT coalesce(r.max, 2147483647), r.priority, r.role, r.role_id
+                    SELECT {r.max}, r.priority, r.role, r.role_id
                       FROM {rows} AS r
                      WHERE r.state = 'PLAN' AND r.waits IS NULL AND r.queue COLLATE "C" = t.queue
-                       AND (coalesce(r.max, 2147483647), r.priority, r.role, r.role_id)
+                       AND ({r.max}, r.priority, r.role, r.role_id)
                            > (g.max, g.priority, g.role, g.role_id)
-                     ORDER BY coalesce(r.max, 2147483647), r.priority, r.role, r.role_id
+                     ORDER BY {r.max}, r.priority, r.role, r.role_id
                      LIMIT 1) AS n)
              SELECT CASE WHEN count(*) = 1 THEN '1 task of its queue is before it'
                          ELSE CASE WHEN count(*) > 100000 THEN 'more than 100,000'
@@ -470,32 +507,34 @@ SELECT CASE
                             SELECT FROM {rows} AS r
                              WHERE r.state = 'PLAN' AND r.waits IS NULL
                                AND r.queue COLLATE "C" = t.queue
-                               AND coalesce(r.max, 2147483647) = g.max
+                               AND {r.max} = g.max
                                AND r.priority = g.priority AND r.role = g.role
                                AND r.role_id = g.role_id AND r.dt <= statement_timestamp()
                                AND (r.dt, r.id) < (CASE
-                                   WHEN g.max = coalesce(t.max, 2147483647)
+                                   WHEN g.max = {t.max}
                                         AND g.priority = t.priority THEN t.dt
                                    ELSE 'infinity' END, t.id)) AS r
                       WHERE g.max <> 0 AND (- g.max::int8, g.priority)
-                            <= (- coalesce(t.max, 2147483647)::int8, t.priority)
+                            <= (- {t.max}::int8, t.priority)
                       LIMIT 100001) AS c
              HAVING count(*) > 0)), ''),
            'nothing keeps it: it is about to start') END
   FROM (SELECT r.id, r.state, r.dt, r.start, r.stop, r.queue, r.max, r.priority, r.role, r.role_id,
-               r.attempt, r.failed, r.crashed, r.lease, r.delay, r.backoff, r.cron, r.waits, r.tableoid AS relid,
+               r.attempt, r.failed, r.crashed, r.lease, r.hold, r.delay, r.backoff, r.cron, r.waits, r.tableoid AS relid,
                left(r.request, 1025) AS request, r.xmin AS writer, r.xmax AS locker,
                coalesce(', after: ' || r.error || ' (' || coalesce(r.sqlstate, '') || ')', '')
                    AS ended
           FROM {rows} AS r WHERE r.id = $1
          ORDER BY r.state IN ('PLAN', 'WORK') DESC LIMIT 1) AS t
  CROSS JOIN LATERAL pg_task_facts(t.id, t.attempt, coalesce(t.start, '-infinity'), t.queue,
-           coalesce(t.max, 2147483647), t.role, t.role_id, coalesce(t.stop, '-infinity'),
+           {t.max}, t.role, t.role_id, coalesce(t.stop, '-infinity'),
            coalesce(t.failed, 0), coalesce(t.backoff, -1), t.writer,
            (coalesce(least(extract(epoch FROM t.delay), 3155760000) * 1000000, -1))::int8,
            coalesce(t.request, '')) AS f
  CROSS JOIN LATERAL (
-       SELECT CASE WHEN t.max = 0 THEN 'its max is 0'
+       SELECT CASE WHEN t.hold IS NOT NULL THEN
+                       'it is on hold' || coalesce(': ' || nullif(left(t.hold, 200), ''), '')
+                   WHEN t.max = 0 THEN 'its max is 0'
                    WHEN f.paused THEN 'its queue is paused'
                    WHEN f.rule_max = 0 THEN 'the max of its queue is 0'
                    WHEN f.rate = 0 THEN 'the rate of its queue is 0'
@@ -571,7 +610,7 @@ SELECT u.queue, sum(u.waits)::int8 AS waits, sum(u.due)::int8 AS due, sum(u.runs
   FROM (SELECT t.queue COLLATE "C" AS queue, count(*) AS waits, count(t.due) AS due, 0 AS runs,
                0 AS failed, min(t.due) AS oldest
           FROM (SELECT r.queue, CASE WHEN r.dt <= clock_timestamp()
-                                      AND r.max IS DISTINCT FROM 0 THEN r.dt END AS due
+                                      AND {r.max} <> 0 THEN r.dt END AS due
                   FROM {figures} AS r WHERE r.state = 'PLAN' AND r.waits IS NULL) AS t GROUP BY 1
          UNION ALL
         SELECT t.queue COLLATE "C", count(*), 0, 0, 0, NULL
@@ -658,7 +697,7 @@ COMMENT ON FUNCTION pg_catalog.pg_task_recent(integer) IS
 
 CREATE FUNCTION pg_catalog.pg_task_repeating(
         OUT id bigint, OUT queue text, OUT key text, OUT role name, OUT rule text, OUT state text,
-        OUT dt timestamptz, OUT paused boolean, OUT late interval, OUT last_id bigint,
+        OUT dt timestamptz, OUT paused boolean, OUT hold text, OUT late interval, OUT last_id bigint,
         OUT last_state text, OUT last_start timestamptz, OUT last_run interval,
         OUT last_error text, OUT request text)
     RETURNS SETOF record
@@ -667,7 +706,8 @@ CREATE FUNCTION pg_catalog.pg_task_repeating(
 -- its role may not run it, "dt" is moved, and "planned" stays.
 WITH w AS MATERIALIZED (
 SELECT t.id, t.queue, t.key, t.role, coalesce(t.cron, t.repeat::text) AS rule, t.state, t.dt,
-       t.max, t.parent, CASE WHEN t.state = 'PLAN' AND t.waits IS NULL THEN
+       t.hold IS NOT NULL AS on_hold, CASE WHEN {readable} THEN t.hold END AS hold, t.max,
+       t.parent, CASE WHEN t.state = 'PLAN' AND t.waits IS NULL THEN
                CASE WHEN t.attempt = 0 THEN coalesce(t.planned, t.dt) ELSE t.dt END END AS due,
        CASE WHEN {readable} THEN t.request END AS request
   FROM (SELECT * FROM {figures} AS a WHERE a.state = 'PLAN' AND a.waits IS NULL
@@ -676,13 +716,14 @@ SELECT t.id, t.queue, t.key, t.role, coalesce(t.cron, t.repeat::text) AS rule, t
          UNION ALL
         SELECT * FROM {figures} AS a WHERE a.state = 'WORK') AS t
  WHERE t.repeat IS NOT NULL OR t.cron IS NOT NULL)
-SELECT w.id, w.queue, w.key, w.role, w.rule, w.state, w.dt, s.paused,
+SELECT w.id, w.queue, w.key, w.role, w.rule, w.state, w.dt, s.paused, w.hold,
        CASE WHEN isfinite(w.due) AND w.due < s.now AND NOT s.paused THEN s.now - w.due END,
        l.id, l.state, l.start, l.stop - l.start, l.error, w.request
   FROM w JOIN pg_task_queue_facts(ARRAY(SELECT DISTINCT n.queue FROM w AS n)) AS f
        ON f.queue COLLATE "C" = w.queue
  CROSS JOIN LATERAL (SELECT clock_timestamp() AS now,
-                            f.paused OR w.max IS NOT DISTINCT FROM 0 AS paused) AS s
+                            f.paused OR w.max IS NOT DISTINCT FROM 0
+                            OR w.on_hold AS paused) AS s
   LEFT JOIN LATERAL (SELECT t.id, t.state, t.start, t.stop,
                             CASE WHEN {readable} THEN t.error END AS error
                        FROM {figures} AS t
@@ -746,7 +787,7 @@ waiting AS MATERIALIZED (
 SELECT t.queue COLLATE "C" AS queue, count(*) AS due, min(t.dt) AS oldest
   FROM {figures} AS t
  WHERE t.state = 'PLAN' AND t.waits IS NULL AND t.dt < clock_timestamp() - interval '1 day'
-   AND t.max IS DISTINCT FROM 0
+   AND {t.max} <> 0
  GROUP BY 1)
 SELECT 'warning', NULL, format('the %s table cannot be used. %s', s.which, s.fault),
        'docs/queue-table.md says what it must be; where there is none, pg_task makes it'
@@ -772,6 +813,13 @@ SELECT 'warning', NULL, format('the %s table cannot be used. %s', s.which, s.fau
         AND NOT EXISTS (SELECT FROM {figures} AS t WHERE t.state = 'WORK' AND t.key = e.key
                            AND t.queue = e.queue))
   ORDER BY e.id DESC LIMIT 20)
+ UNION ALL
+(SELECT 'warning', t.queue, format('%s is on hold: it has failed %s times in a row',
+              coalesce('schedule ' || to_json(t.key), 'a schedule'), t.streak),
+        format('mend it, then SELECT pg_task_resume(%s)', t.id)
+   FROM {figures} AS t
+  WHERE t.state = 'PLAN' AND t.waits IS NULL AND t.hold IS NOT NULL AND t.streak > 0
+  ORDER BY t.id DESC LIMIT 20)
  UNION ALL
 (SELECT 'info', w.queue,
         format('due tasks: %s, the first since %s; but the queue is paused', w.due, w.oldest),
@@ -922,6 +970,7 @@ SELECT t.id, t.parent, t.state, (array_remove(t.after, NULL))[:500] AS after, AR
                  || CASE WHEN length(t.request) > 40 THEN '...' ELSE '' END),
        concat_ws(', ',
            CASE WHEN t.state = 'PLAN' AND t.waits IS NOT NULL THEN 'PLAN, waits'
+                WHEN t.state = 'PLAN' AND t.hold IS NOT NULL THEN 'PLAN, on hold'
                 WHEN t.state = 'PLAN' THEN 'PLAN for ' || date_trunc('second', t.dt)
                 WHEN t.state = 'WORK' THEN 'WORK since ' || date_trunc('second', t.start)
                 ELSE concat_ws(' ', left(t.state, 4),
@@ -1022,12 +1071,13 @@ CREATE FUNCTION pg_catalog.pg_task_remaining(queue text, since timestamptz, OUT 
         OUT done bigint, OUT failed bigint, OUT remaining bigint)
     RETURNS SETOF record
     LANGUAGE pg_task_report VOLATILE ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
--- A task for later rests, unless it is retried; so does the next run of one that repeats, and what
--- waits for a task that rests.
+-- A task for later rests, unless it is retried; so does one on hold, the next run of one that
+-- repeats, and what waits for a task that rests.
 WITH RECURSIVE t AS MATERIALIZED (
 SELECT t.id, t.queue, t.waits, t.rule, t.after,
        t.id IS DISTINCT FROM pg_task_id()
-       AND (t.state = 'WORK' OR t.dt <= clock_timestamp() OR t.failed > 0 AND t.planned IS NOT NULL)
+       AND (t.state = 'WORK' OR t.hold IS NULL
+            AND (t.dt <= clock_timestamp() OR t.failed > 0 AND t.planned IS NOT NULL))
        AND (t.repeat IS NULL AND t.cron IS NULL OR coalesce(t.planned, t.dt) <= $2) AS counts
   FROM {rows} AS t WHERE t.state IN ('PLAN', 'WORK')),
  rests (id) AS (
@@ -1221,40 +1271,45 @@ WITH wanted_table (what, storage, comment) AS (VALUES
      'the role'),
     (24, 'task', 'missed', 'text',
      'Which missed runs a repeating task makes up for: one, none or all; NULL: pg_task.missed'),
-    (25, 'task', 'keep', 'interval',
+    (25, 'task', 'hold', 'text', 'Why it is on hold: while this is not NULL, it does not start'),
+    (26, 'task', 'hold_after', 'int',
+     'A schedule is put on hold when so many runs in a row have failed, 0: never; NULL: '
+     'pg_task.hold_after'),
+    (27, 'task', 'streak', 'int', 'How many runs of the schedule have failed in a row'),
+    (28, 'task', 'keep', 'interval',
      'How long the row stays when the task has ended, 0: it goes with its DONE; NULL: '
      'pg_task.keep, pg_task.keep_failed'),
-    (26, 'task', 'key', 'text', 'At most one task of its queue with this key waits or runs'),
-    (27, 'task', 'after', 'bigint[]', 'Waits until these tasks have ended, as the rule says'),
-    (28, 'task', 'rule', 'text',
+    (29, 'task', 'key', 'text', 'At most one task of its queue with this key waits or runs'),
+    (30, 'task', 'after', 'bigint[]', 'Waits until these tasks have ended, as the rule says'),
+    (31, 'task', 'rule', 'text',
      'When it starts: done (also NULL) when all tasks in after are DONE, ended when all have '
      'ended, failed when all have ended and one is not DONE, any when one is DONE'),
-    (29, 'task', 'waits', 'bigint',
+    (32, 'task', 'waits', 'bigint',
      'The task in after that it waits for at present; NULL: for none; written by the server'),
-    (30, 'task', 'notify', 'text', 'Channel of the NOTIFY that says that the task has ended'),
-    (31, 'task', 'format', 'text', 'Of the response: text, csv or json; NULL: pg_task.format'),
-    (32, 'task', 'remote', 'text', 'Not supported yet'),
-    (33, 'task', 'input', 'jsonb', 'Arguments of the request, which it reads by pg_task_input()'),
-    (34, 'task', 'flow', 'text DEFAULT pg_task_flow()',
+    (33, 'task', 'notify', 'text', 'Channel of the NOTIFY that says that the task has ended'),
+    (34, 'task', 'format', 'text', 'Of the response: text, csv or json; NULL: pg_task.format'),
+    (35, 'task', 'remote', 'text', 'Not supported yet'),
+    (36, 'task', 'input', 'jsonb', 'Arguments of the request, which it reads by pg_task_input()'),
+    (37, 'task', 'flow', 'text DEFAULT pg_task_flow()',
      'Label of the workflow that it is a part of; what a task inserts has that of the task'),
-    (35, 'task', 'step', 'text', 'Name within the flow, in which it is unique'),
-    (36, 'task', 'needs', 'text[]',
+    (38, 'task', 'step', 'text', 'Name within the flow, in which it is unique'),
+    (39, 'task', 'needs', 'text[]',
      'Steps of the same flow, inserted before, that it waits for: they become after'),
-    (37, 'task', 'meta', 'jsonb',
+    (40, 'task', 'meta', 'jsonb',
      'Labels, at first pg_task.meta; what a task inserts has those of the task'),
-    (38, 'task', 'lost', 'int', 'How many runs were lost by who had taken the task; NULL: none'),
-    (39, 'task', 'start', 'timestamptz', 'When the run began'),
-    (40, 'task', 'stop', 'timestamptz', 'When the run ended, or the task was given up or stopped'),
-    (41, 'task', 'pid', 'int', 'The process that runs or ran it'),
-    (42, 'task', 'attempt', 'int DEFAULT 0 NOT NULL', 'How many times it was started'),
-    (43, 'task', 'state', 'text DEFAULT ''PLAN'' NOT NULL',
+    (41, 'task', 'lost', 'int', 'How many runs were lost by who had taken the task; NULL: none'),
+    (42, 'task', 'start', 'timestamptz', 'When the run began'),
+    (43, 'task', 'stop', 'timestamptz', 'When the run ended, or the task was given up or stopped'),
+    (44, 'task', 'pid', 'int', 'The process that runs or ran it'),
+    (45, 'task', 'attempt', 'int DEFAULT 0 NOT NULL', 'How many times it was started'),
+    (46, 'task', 'state', 'text DEFAULT ''PLAN'' NOT NULL',
      'PLAN waits, WORK runs, DONE, FAIL failed for good, STOP stopped by a user, GONE expired '
      'before it started; set PLAN to run it again, STOP to stop it'),
-    (44, 'task', 'response', 'text', 'What the request returned, or its complete error'),
-    (45, 'task', 'error', 'text', 'Message of the last failure'),
-    (46, 'task', 'sqlstate', 'text', 'Code of the last failure, to group by'),
-    (47, 'task', 'notice', 'text', 'Messages that the request raised, other than errors'),
-    (48, 'task', 'lease', 'int',
+    (47, 'task', 'response', 'text', 'What the request returned, or its complete error'),
+    (48, 'task', 'error', 'text', 'Message of the last failure'),
+    (49, 'task', 'sqlstate', 'text', 'Code of the last failure, to group by'),
+    (50, 'task', 'notice', 'text', 'Messages that the request raised, other than errors'),
+    (51, 'task', 'lease', 'int',
      'The run was taken, for so many milliseconds at a time, 0: for the time of a session; NULL: an '
      'executor runs it'),
     (1, 'queue', 'queue', 'text NOT NULL',
@@ -1304,14 +1359,16 @@ WITH wanted_table (what, storage, comment) AS (VALUES
     -- state PLAN, so the conditions on "waits" need not say it.  That of "after" does not imply the
     -- one of "waits": with old statistics the planner would read all of that index instead.
     (1, 'task', 'plan', false,
-     $$(queue COLLATE "C", coalesce(max, 2147483647), priority, role, role_id, dt, id)
+     $$(queue COLLATE "C", (CASE WHEN hold IS NULL THEN coalesce(max, 2147483647) ELSE 0 END),
+        priority, role, role_id, dt, id)
        WHERE state = 'PLAN' AND waits IS NULL$$),
     (2, 'task', 'work', false,
      $$(id) WHERE state = 'WORK' OR (state = 'PLAN' AND crashed > 0)
        OR (state = 'STOP' AND stop IS NULL AND start IS NOT NULL)$$),
     (3, 'task', 'active', false,
      $$(((coalesce(planned, dt) AT TIME ZONE 'UTC') + active))
-       WHERE state = 'PLAN' AND waits IS NULL AND active < interval '100 years'$$),
+       WHERE state = 'PLAN' AND waits IS NULL AND active < interval '100 years'
+         AND hold IS NULL$$),
     (4, 'task', 'waits', false, '(waits) WHERE waits IS NOT NULL'),
     (5, 'task', 'after', false, 'USING gin (after) WITH (fastupdate = off)'
      ' WHERE (waits IS NOT NULL) IS TRUE AND cardinality(after) > 1'),
@@ -1323,7 +1380,7 @@ WITH wanted_table (what, storage, comment) AS (VALUES
     ('task', 'pg_task_renumbered', 'BEFORE UPDATE OF id', 'STATEMENT', 'pg_task_numbered'),
     ('task', 'zz_pg_task_bound', 'BEFORE INSERT', 'ROW', 'pg_task_bound'),
     ('task', 'pg_task_timed',
-     'BEFORE UPDATE OF state, dt, role, role_id, cron, timezone, after, rule, waits', 'ROW',
+     'BEFORE UPDATE OF state, dt, role, role_id, cron, timezone, hold, after, rule, waits', 'ROW',
      'pg_task_timed'),
     ('task', 'pg_task_planned', 'AFTER UPDATE',
      'ROW WHEN (pg_catalog.pg_task_watched(NEW.state))', 'pg_task_planned'),

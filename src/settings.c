@@ -580,6 +580,10 @@ static const struct
 	{"pg_task.delay",
 	 "Sets the delay before the first retry of a task whose column \"delay\" is NULL.", NULL,
 	 &Settings.task.delay, 0, INT_MAX, PGC_USERSET, GUC_UNIT_MS},
+	{"pg_task.hold_after",
+	 "Sets how many runs in a row of a schedule whose column \"hold_after\" is NULL may fail before"
+	 " it is put on hold.",
+	 "Zero means that none is.", &Settings.task.hold_after, 0, INT_MAX, PGC_USERSET, 0},
 	{"pg_task.active",
 	 "Sets the time after its planned time within which a task whose column \"active\" is NULL may"
 	 " start.",

@@ -51,6 +51,7 @@ typedef struct SettingsTask
 	int keep;			  /* seconds, of DONE and STOP; or SETTINGS_KEEP_FOR_EVER */
 	int keep_failed;	  /* the same, of FAIL and GONE */
 	int missed;			  /* a SettingsMissed */
+	int hold_after;		  /* failed runs in a row; 0: never */
 	int format;			  /* a ResultFormat */
 	pg_tz *timezone;	  /* TimeZone of its sessions; never NULL */
 	pg_tz *task_timezone; /* pg_task.timezone; NULL: not set */

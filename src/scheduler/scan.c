@@ -211,7 +211,7 @@ remember_rows(const GroupHead *rows, int count, bool complete)
 /* clang-format off */
 
 /* The columns of the index on waiting rows.  The expressions must match those of the index. */
-#define G_ALL G_QUEUE ", " MAX_OR_NONE ", t.priority, t.role, t.role_id"
+#define G_ALL G_QUEUE ", " G_MAX ", t.priority, t.role, t.role_id"
 
 /*
  * A loose index scan from group to group: one descent of the index for each.  It finds the first
@@ -243,7 +243,7 @@ static const Statement scan_groups = {.sql =
  * this takes a fraction of the time.
  */
 static const Statement list_rows = {.sql =
-	"SELECT substr(t.queue, 1, " CppAsString2(TASK_QUEUE_MAX) " + 1), " MAX_OR_NONE ", t.priority,"
+	"SELECT substr(t.queue, 1, " CppAsString2(TASK_QUEUE_MAX) " + 1), " G_MAX ", t.priority,"
 	"       t.role::text, t.dt, t.id, t.role_id,"
 	"       octet_length(t.queue) > " CppAsString2(TASK_QUEUE_MAX)
 	"  FROM {rows} AS t"

@@ -68,7 +68,7 @@ typedef struct QueueHead
 /* clang-format off */
 
 /* The columns of the index after the queue. */
-#define G_REST MAX_OR_NONE ", t.priority, t.role, t.role_id"
+#define G_REST G_MAX ", t.priority, t.role, t.role_id"
 
 /* A loose index scan from group to group, as that of scan.c, within each queue. */
 static const Statement find_heads = {.sql =

@@ -193,7 +193,7 @@ static const Statement refuse_row = {.sql =
 	"       SELECT t.tableoid AS oid, t.ctid AS tid" \
 	"         FROM {rows} AS t" \
 	"        WHERE t.id = c.id AND t.dt = c.dt AND t.state = $state AND t.waits IS NULL" \
-	"          AND " condition " IS TRUE" \
+	"          AND t.hold IS NULL AND " condition " IS TRUE" \
 	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n" \
 	") UPDATE {rows} AS t" \
 	"    SET state = 'GONE', stop = clock_timestamp(), error = $error, sqlstate = $sqlstate," \
@@ -436,11 +436,11 @@ find_places(const Statement *statement, const char *name, TimestampTz time, int 
  * indexed.
  */
 #define EXPIRY "(" PLANNED " AT TIME ZONE 'UTC') + t.active"
-#define EXPIRES WAITING " AND t.active < interval '100 years'"
+#define EXPIRES WAITING " AND t.active < interval '100 years' AND t.hold IS NULL"
 
 /*
  * Waiting tasks that have expired by their column "active"; the earliest expiry comes first.
- * Defaults of roles are not considered.
+ * Defaults of roles are not considered, and what is on hold does not expire before it may start.
  */
 static const Statement find_expired = {.sql =
 	"SELECT t.dt, t.id"

@@ -208,6 +208,8 @@ read_hint(const TriggerRow *row, SharedHint *hint)
 	hint->priority = DatumGetInt32(trigger_value(row, COLUMN_PRIORITY, &isnull[2]));
 	max = trigger_value(row, COLUMN_MAX, &max_isnull);
 	hint->max = max_isnull ? TASK_UNLIMITED : DatumGetInt32(max);
+	if (!trigger_is_null(row, COLUMN_HOLD))
+		hint->max = 0;
 	role = trigger_value(row, COLUMN_ROLE, &isnull[3]);
 	queue = trigger_value(row, COLUMN_QUEUE, &isnull[4]);
 	if (isnull[0] || isnull[1] || isnull[2] || isnull[3] || isnull[4] ||

@@ -4,10 +4,11 @@
  *		name is a setting, and whose rights they use depends on the caller (table_access.c), so
  *		plain SQL cannot.
  *
- * The text of such a function, in sql/, is one query, or an UPDATE of "state", and of "failed",
+ * The text of such a function, in sql/, is one query, or an UPDATE of "state", "failed" or "hold",
  * which returns the number of rows.  Only superusers may create functions in the language.  Before
  * the text is executed, these names in it are replaced:
  *
+ *		{t.max}		the limit of the group of row t, {r.max} of r: see rows_sql.h
  *		{rows}		the task table, as far as the caller may see it
  *		{figures}	the same; all of it for members of pg_read_all_stats
  *		{readable}	whether the row t in {figures} is for the caller, and not its figures alone
@@ -47,6 +48,7 @@
 #include "task/queue_table.h"
 #include "task/relation.h"
 #include "task/roles.h"
+#include "task/rows_sql.h"
 
 PGDLLEXPORT Datum pg_task_report(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_returns_json(PG_FUNCTION_ARGS);
@@ -91,9 +93,9 @@ read_literal(const char *sql)
 static char *
 fill_names(const TableAccess *access, const char *sql)
 {
-	const char *names[] = {"{rows}",	"{figures}", "{readable}", "{sees_all}",
-						   "{relid}",	"{recent}",	 "{activity}", "{error}",
-						   "{service}", "{table}",	 "{condition}"};
+	const char *names[] = {"{rows}",	  "{figures}",	"{readable}", "{sees_all}", "{relid}",
+						   "{recent}",	  "{activity}", "{error}",	  "{service}",	"{table}",
+						   "{condition}", "{t.max}",	"{r.max}"};
 	const char *values[] = {access->rows,
 							access->rows,
 							access->readable,
@@ -104,7 +106,9 @@ fill_names(const TableAccess *access, const char *sql)
 							NULL,
 							NULL,
 							access->table,
-							access->condition};
+							access->condition,
+							GROUP_MAX("t"),
+							GROUP_MAX("r")};
 	StringInfoData result;
 	int64 low;
 	int64 high;
@@ -208,6 +212,12 @@ Datum
 pg_task_report(PG_FUNCTION_ARGS)
 {
 	HeapTuple tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(fcinfo->flinfo->fn_oid));
+	static const struct
+	{
+		const char *text;
+		TaskColumn column;
+	} written[] = {
+		{" state = ", COLUMN_STATE}, {" failed = ", COLUMN_FAILED}, {" hold = ", COLUMN_HOLD}};
 	SPIExecuteOptions options = {.params = read_arguments(fcinfo)};
 	Datum value = (Datum) 0;
 	TableAccess access;
@@ -216,6 +226,7 @@ pg_task_report(PG_FUNCTION_ARGS)
 	bool writes;
 	bool isnull;
 	char *sql;
+	int i;
 
 	if (!HeapTupleIsValid(tuple))
 		elog(ERROR, "cache lookup failed for function %u", fcinfo->flinfo->fn_oid);
@@ -235,10 +246,9 @@ pg_task_report(PG_FUNCTION_ARGS)
 	access = table_access_open(strstr(sql, "{figures}") ? ACCESS_FIGURES : ACCESS_ROWS);
 	check_select(&access);
 	writes = strstr(sql, "{table}") != NULL;
-	if (writes)
-		table_access_check_update(&access, COLUMN_STATE, "change");
-	if (writes && strstr(sql, " failed = "))
-		table_access_check_update(&access, COLUMN_FAILED, "change");
+	for (i = 0; writes && i < (int) lengthof(written); i++)
+		if (strstr(sql, written[i].text))
+			table_access_check_update(&access, written[i].column, "change");
 	SPI_connect();
 	count = table_access_execute(&access, fill_names(&access, sql), options,
 								 writes ? SPI_OK_UPDATE : SPI_OK_SELECT);

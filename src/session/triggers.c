@@ -33,9 +33,11 @@
 #include "settings.h"
 #include "shared/shared.h"
 #include "shared/task.h"
+#include "task/outcome.h"
 #include "task/owner.h"
 #include "task/queue_table.h"
 #include "task/roles.h"
+#include "task/rows.h"
 #include "task/schedule.h"
 
 PGDLLEXPORT Datum pg_task_bound(PG_FUNCTION_ARGS);
@@ -112,6 +114,8 @@ static const Check checks[] = {
 	{COLUMN_REQUEST, CHECK_PRESENT, .rule = "some SQL"},
 	{COLUMN_FAILED, CHECK_COUNT, .rule = ZERO_OR_MORE},
 	{COLUMN_LOST, CHECK_COUNT, .rule = ZERO_OR_MORE},
+	{COLUMN_HOLD_AFTER, CHECK_COUNT, .rule = ZERO_OR_MORE},
+	{COLUMN_STREAK, CHECK_COUNT, .rule = ZERO_OR_MORE},
 	{COLUMN_RETRY, CHECK_COUNT, .rule = ZERO_OR_MORE},
 	{COLUMN_BACKOFF, CHECK_FACTOR, .rule = ZERO_OR_MORE},
 	{COLUMN_DELAY, CHECK_INTERVAL, .rule = ZERO_OR_MORE},
@@ -131,6 +135,7 @@ static const Check checks[] = {
 	{COLUMN_NOTIFY, CHECK_PRESENT, .rule = "some name, not empty"},
 	{COLUMN_QUEUE, CHECK_LENGTH, .limit = TASK_QUEUE_MAX},
 	{COLUMN_KEY, CHECK_LENGTH, .limit = TASK_KEY_MAX},
+	{COLUMN_HOLD, CHECK_LENGTH, .limit = TASK_HOLD_MAX},
 	{COLUMN_TIMEZONE, CHECK_LENGTH, .limit = TASK_ZONE_MAX},
 	{COLUMN_CRON, CHECK_LENGTH, .limit = TASK_KEY_MAX},
 	{COLUMN_FLOW, CHECK_LENGTH, .limit = TASK_NAME_MAX},
@@ -412,9 +417,9 @@ warn_of_role(const TriggerRow *row)
 typedef struct Columns
 {
 	int count;
-	int numbers[8];
-	Datum values[8];
-	bool isnull[8];
+	int numbers[10];
+	Datum values[10];
+	bool isnull[10];
 } Columns;
 
 /* Have a column written, in place of what was to be written into it before. */
@@ -814,6 +819,64 @@ set_time_of_run(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 		set_column(columns, new, COLUMN_DT, trigger_value(old, COLUMN_DT, &isnull[0]), false);
 }
 
+/* The text of a column; NULL for NULL. */
+static char *
+text_or_null(const TriggerRow *row, TaskColumn which)
+{
+	bool isnull;
+	Datum value = trigger_value(row, which, &isnull);
+
+	return isnull ? NULL : TextDatumGetCString(value);
+}
+
+/*
+ * A row is not on hold any more: failures in a row are counted anew.  If it is of a schedule, and
+ * its time has passed meanwhile, it was missed: with "none" it is planned for the next time.
+ */
+static void
+set_resumed(const TriggerRow *old, const TriggerRow *new, Columns *columns)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	RowRepeat repeat = {0};
+	SettingsMissed missed;
+	RowNext next;
+	RowKey row;
+	bool isnull;
+	Datum value;
+
+	if (trigger_is_null(old, COLUMN_HOLD) || !trigger_is_null(new, COLUMN_HOLD))
+		return;
+	set_column(columns, new, COLUMN_STREAK, (Datum) 0, true);
+	repeat.dt = DatumGetTimestampTz(trigger_value(new, COLUMN_DT, &isnull));
+	if (isnull || repeat.dt > now || !trigger_same_value(old, new, COLUMN_DT) ||
+		!trigger_has_state(old, "PLAN") || !trigger_has_state(new, "PLAN") ||
+		!trigger_is_null(new, COLUMN_PLANNED) || !trigger_repeats(new) ||
+		DatumGetInt32(trigger_value(new, COLUMN_ATTEMPT, &isnull)) > 0)
+		return;
+	value = trigger_value(new, COLUMN_ROLE, &isnull);
+	row.role = isnull ? "" : NameStr(*DatumGetName(value));
+	row.id = DatumGetInt64(trigger_value(new, COLUMN_ID, &isnull));
+	repeat.role_id = trigger_role_id(new);
+	missed = roles_settings(roles_bound(row.role, repeat.role_id)).missed;
+	repeat.missed = text_or_null(new, COLUMN_MISSED);
+	if ((repeat.missed ? settings_missed(repeat.missed, missed) : missed) != MISSED_NONE)
+		return;
+	repeat.cron = text_or_null(new, COLUMN_CRON);
+	repeat.timezone = text_or_null(new, COLUMN_TIMEZONE);
+	value = trigger_value(new, COLUMN_REPEAT, &isnull);
+	if (!isnull)
+		repeat.repeat = *DatumGetIntervalP(value);
+	value = trigger_value(new, COLUMN_DRIFT, &isnull);
+	repeat.drift = !isnull && DatumGetBool(value);
+	value = trigger_value(new, COLUMN_ANCHOR, &isnull);
+	repeat.anchor = isnull ? repeat.dt : DatumGetTimestampTz(value);
+	if (!outcome_find_next(row, &repeat, NULL, now, &next))
+		return;
+	set_column(columns, new, COLUMN_DT, TimestampTzGetDatum(next.dt), false);
+	if (next.has_anchor)
+		set_column(columns, new, COLUMN_ANCHOR, TimestampTzGetDatum(next.anchor), false);
+}
+
 /*
  * Trigger, BEFORE UPDATE of the columns that it looks at, FOR EACH ROW.  Binds a row to its role,
  * lets one that has ended not be stopped, and none be saved as it was before its last claim; writes
@@ -841,6 +904,7 @@ pg_task_timed(PG_FUNCTION_ARGS)
 		keep_times(&old, &new, &columns);
 		keep_end(&old, &new, &columns);
 		set_times(&old, &new, &columns);
+		set_resumed(&old, &new, &columns);
 		set_cron_time(&old, &new, &columns);
 		set_time_of_run(&old, &new, &columns);
 		set_watch(&old, &new, &columns);
@@ -895,11 +959,10 @@ tell_stopped(const TriggerRow *old, const TriggerRow *new)
 		SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA || !may_read_ids(new->rel) ||
 		notices_told(&stopped) == NOTICES_MAX)
 		return;
-	notices_raise(
-		&stopped, psprintf("task " INT64_FORMAT " does not repeat any more", id),
-		psprintf("To pause a task instead, set \"paused\" of its queue in the queue table."
-				 " SELECT pg_task_retry(" INT64_FORMAT ") takes the schedule up again.",
-				 id));
+	notices_raise(&stopped, psprintf("task " INT64_FORMAT " does not repeat any more", id),
+				  psprintf("To pause a schedule instead, use pg_task_hold."
+						   " SELECT pg_task_retry(" INT64_FORMAT ") takes it up again.",
+						   id));
 }
 
 /*

@@ -25,6 +25,9 @@
 /* The same for the label of a workflow, and the name of a step in it. */
 #define TASK_NAME_MAX 255
 
+/* The same for why a task is on hold. */
+#define TASK_HOLD_MAX 1000
+
 /* The same for the labels in "meta", as text; so many bytes of it stand in the server's log. */
 #define TASK_META_MAX 1000
 #define TASK_META_LOGGED 200

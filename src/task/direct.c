@@ -564,12 +564,13 @@ is_of_role(const TupleTableSlot *slot, const char *role)
 static bool
 is_waiting(const TupleTableSlot *slot, const TaskGroup *group)
 {
-	int32 max =
-		is_null(slot, COLUMN_MAX) ? TASK_UNLIMITED : DatumGetInt32(value_of(slot, COLUMN_MAX));
+	int32 max = TASK_UNLIMITED;
 
+	if (!is_null(slot, COLUMN_MAX))
+		max = DatumGetInt32(value_of(slot, COLUMN_MAX));
 	return is_text(slot, COLUMN_STATE, "PLAN") && is_null(slot, COLUMN_WAITS) &&
-		   is_text(slot, COLUMN_QUEUE, group->queue) && max == group->max &&
-		   DatumGetInt32(value_of(slot, COLUMN_PRIORITY)) == group->priority &&
+		   is_null(slot, COLUMN_HOLD) && is_text(slot, COLUMN_QUEUE, group->queue) &&
+		   max == group->max && DatumGetInt32(value_of(slot, COLUMN_PRIORITY)) == group->priority &&
 		   is_of_role(slot, group->role) &&
 		   DatumGetInt64(value_of(slot, COLUMN_ROLE_ID)) == group->role_id;
 }
@@ -789,6 +790,9 @@ insert_next(Rows *rows, int64 id, const RowNext *next)
 	set(rows, COLUMN_DT, TimestampTzGetDatum(next->dt));
 	if (next->has_anchor)
 		set(rows, COLUMN_ANCHOR, TimestampTzGetDatum(next->anchor));
+	if (!is_null(rows->old, COLUMN_HOLD))
+		set(rows, COLUMN_HOLD, value_of(rows->old, COLUMN_HOLD));
+	set_null(rows, COLUMN_STREAK);
 	InitResultRelInfo(result, rows->rel, 0, NULL, 0);
 	if (ExecBRInsertTriggers(estate, result, rows->new))
 	{
@@ -839,6 +843,7 @@ finish_row(Rows *rows, RowFinish *finish)
 		set_text(rows, COLUMN_NOTICE, result->notice);
 		set_null(rows, COLUMN_ERROR);
 		set_null(rows, COLUMN_SQLSTATE);
+		set_null(rows, COLUMN_STREAK);
 		if (!write_row(rows))
 			return false;
 	}

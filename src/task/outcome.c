@@ -71,7 +71,7 @@ static const Statement read_request = {.sql =
 static const Statement write_done = {.sql =
 	"UPDATE {rows} AS t"
 	"   SET state = 'DONE', start = $start, stop = $stop, response = $response, notice = $notice,"
-	"       error = NULL, sqlstate = NULL"
+	"       error = NULL, sqlstate = NULL, streak = NULL"
 	" WHERE " IS_RUN " AND t.state = 'WORK' AND " IS_LAST_RUN
 	" RETURNING " REPEATS ", coalesce(" REMOVES ", false), " NOTIFY_END("t.state")};
 
@@ -82,6 +82,8 @@ static const Statement write_end = {.sql =
 	"       sqlstate = $sqlstate, notice = $notice,"
 	"       failed = least(coalesce(t.failed, 0), 2147483646) + $failed,"
 	"       crashed = coalesce(t.crashed, 0) + $crashed,"
+	"       streak = CASE WHEN $state = 'FAIL' AND " REPEATS
+	"                     THEN least(coalesce(t.streak, 0), 2147483646) + 1 ELSE t.streak END,"
 	"       lost = CASE WHEN $lost THEN least(coalesce(t.lost, 0), 2147483646) + 1 ELSE t.lost END,"
 	"       planned = CASE WHEN $again IS NULL OR " PLANNED_AGAIN " THEN t.planned"
 	"                      ELSE " PLANNED " END,"
@@ -301,9 +303,14 @@ static const Statement find_waiting = {.sql =
 	READ_REPEAT("t.id = $id AND t.role = $role::name AND t.dt = $dt AND t.state = $state"
 				" AND " REPEATS)};
 
+/* One that has failed so many times in a row is put on hold. */
 static const Statement insert_next = {.sql =
-	"INSERT INTO {table} (parent, dt, anchor, {inherited})"
-	" SELECT t.id, $dt, $anchor, {inherited}"
+	"INSERT INTO {table} (parent, dt, anchor, hold, {inherited})"
+	" SELECT t.id, $dt, $anchor,"
+	"        CASE WHEN t.state = 'FAIL' AND t.hold IS NULL"
+	"                  AND t.streak >= nullif(coalesce(t.hold_after, $hold_after), 0)"
+	"             THEN format('failed %s times in a row', t.streak) ELSE t.hold END,"
+	"        {inherited}"
 	"   FROM {rows} AS t WHERE " ENDED_CHAIN " LIMIT 1"
 	" RETURNING id"};
 
@@ -371,6 +378,7 @@ insert_next_run(const TaskTable *table, RowKey row, const RowNext *next)
 		arg_timestamp(&args, "anchor", next->anchor);
 	else
 		arg_null(&args, "anchor", TIMESTAMPTZOID);
+	arg_int32(&args, "hold_after", next->hold_after);
 	inserted = statement_execute(&insert_next, table, &args) > 0;
 	if (inserted)
 		id = statement_int64(0, 1);
@@ -447,6 +455,7 @@ outcome_find_next(RowKey row, const RowRepeat *repeat, const TaskResult *run, Ti
 		zone = zone_find(repeat->timezone);
 	else
 		zone = settings.task_timezone ? settings.task_timezone : settings.timezone;
+	next->hold_after = settings.hold_after;
 	missed = settings.missed;
 	if (repeat->missed)
 		missed = settings_missed(repeat->missed, missed);

@@ -125,6 +125,7 @@ take_settings(Datum config, SettingsTask *values)
 		take_int(entry, "pg_task.batch", 0, 1, &values->batch);
 		take_int(entry, "pg_task.active", GUC_UNIT_MS, 0, &values->active);
 		take_int(entry, "pg_task.retry", 0, 0, &values->retry);
+		take_int(entry, "pg_task.hold_after", 0, 0, &values->hold_after);
 		take_int(entry, "pg_task.delay", GUC_UNIT_MS, 0, &values->delay);
 		take_keep(entry, values);
 		if (strncmp(entry, backoff, strlen(backoff)) == 0 &&

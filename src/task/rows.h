@@ -111,6 +111,7 @@ typedef struct RowNext
 	TimestampTz dt;
 	bool has_anchor;
 	TimestampTz anchor;
+	int hold_after; /* default of the column */
 } RowNext;
 
 /* What decides whether a run is retried. */

@@ -37,7 +37,7 @@ static const Statement read_groups = {.sql =
 	"       SELECT t.dt, t.id"
 	"         FROM {rows} AS t"
 	"        WHERE " WAITING
-	"          AND " G_QUEUE " = a.queue AND " MAX_OR_NONE " = a.max AND t.priority = a.priority"
+	"          AND " G_QUEUE " = a.queue AND " G_MAX " = a.max AND t.priority = a.priority"
 	"          AND t.role = a.role::name AND t.role_id = a.role_id"
 	"          AND (t.dt, t.id) > (a.dt, a.id)"
 	"        ORDER BY t.dt, t.id"
@@ -123,7 +123,7 @@ rows_peek_groups(const TaskTable *table, RowsPeek *peeks, int count, int limit)
 	"       SELECT t.id, t.tableoid AS oid, t.ctid AS tid" \
 	"         FROM {rows} AS t" \
 	"        WHERE t.id = c.id AND t.state = $state AND t.waits IS NULL AND t.dt = c.dt AND t.dt <= $now" \
-	"          AND t.queue = c.queue AND " MAX_OR_NONE " = c.max AND t.priority = c.priority" \
+	"          AND t.queue = c.queue AND " G_MAX " = c.max AND t.priority = c.priority" \
 	"          AND t.role = c.role::name AND t.role_id = c.role_id" \
 	"          AND (coalesce(t.crashed, 0) = 0 OR c.isolated)" \
 	"          AND (coalesce(t.failed, 0) = 0 OR NOT c.first_run)" \

@@ -13,8 +13,13 @@
 
 /* clang-format off */
 
-/* The limit of a row's group.  The expression must match that of the index on waiting rows. */
-#define MAX_OR_NONE "coalesce(t.max, 2147483647)"
+/*
+ * The limit of a row's group: of rows on hold none starts.  The expression must match that of the
+ * index on waiting rows.
+ */
+#define GROUP_MAX(alias) \
+	"(CASE WHEN " alias ".hold IS NULL THEN coalesce(" alias ".max, 2147483647) ELSE 0 END)"
+#define G_MAX GROUP_MAX("t")
 
 /* The queue, as the index on waiting rows has it. */
 #define G_QUEUE "t.queue COLLATE \"C\""

@@ -28,6 +28,9 @@ INSERT INTO wanted (name, type, required, def) VALUES
     ('cron', 'text', false, NULL),
     ('timezone', 'text', false, NULL),
     ('missed', 'text', false, NULL),
+    ('hold', 'text', false, NULL),
+    ('hold_after', 'integer', false, NULL),
+    ('streak', 'integer', false, NULL),
     ('keep', 'interval', false, NULL),
     ('key', 'text', false, NULL),
     ('after', 'bigint[]', false, NULL),
@@ -82,17 +85,19 @@ SELECT col_is_pk('public', 'task', 'id', 'id is the primary key');
 SELECT table_owner_is('public'::name, 'task'::name, 'postgres'::name);
 
 -- The indexes that the scheduler needs: of waiting rows by group, and of running rows.
-SELECT set_eq($$SELECT regexp_replace(pg_get_indexdef(indexrelid), '^.* ON [^ ]+ ', '')
+SELECT set_eq($$SELECT regexp_replace(regexp_replace(pg_get_indexdef(indexrelid),
+                               '^.* ON [^ ]+ ', ''), '\s+', ' ', 'g')
     FROM pg_index
                  WHERE indrelid = 'task'::regclass AND NOT indisprimary$$,
-    ARRAY['USING btree (queue COLLATE "C", COALESCE(max, 2147483647), priority, role, '
-              'role_id, dt, id) WHERE ((state = ''PLAN''::text) AND '
+    ARRAY['USING btree (queue COLLATE "C", ( CASE WHEN (hold IS NULL) THEN '
+              'COALESCE(max, 2147483647) ELSE 0 END), priority, role, role_id, dt, id) WHERE ((state = ''PLAN''::text) AND '
               '(waits IS NULL))',
           'USING btree (id) WHERE ((state = ''WORK''::text) OR '
               '((state = ''PLAN''::text) AND (crashed > 0)) OR '
               '((state = ''STOP''::text) AND (stop IS NULL) AND (start IS NOT NULL)))',
           'USING btree ((((COALESCE(planned, dt) AT TIME ZONE ''UTC''::text) + active))) WHERE '
-              '((state = ''PLAN''::text) AND (waits IS NULL) AND (active < ''100 years''::interval))',
+              '((state = ''PLAN''::text) AND (waits IS NULL) AND (active < ''100 years''::interval) '
+              'AND (hold IS NULL))',
           'USING btree (waits) WHERE (waits IS NOT NULL)',
           'USING gin (after) WITH (fastupdate=off) WHERE (((waits IS NOT NULL) '
               'IS TRUE) AND (cardinality(after) > 1))',

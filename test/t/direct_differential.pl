@@ -46,6 +46,9 @@ my %values = (
 	timezone => [ 'NULL', q{'Asia/Tokyo'} ],
 	drift => [ 'true', 'false' ],
 	missed => [ 'NULL', q{'one'}, q{'none'} ],
+	hold => [ ('NULL') x 5, q{'later'} ],
+	hold_after => [ 'NULL', '1', '0' ],
+	streak => [ 'NULL', '3', '2147483647' ],
 	key => [ 'NULL', q{'key ' || n} ],
 	flow => [ 'NULL', 'NULL', q{'flow ' || n % 7} ],
 	input => [ 'NULL', q{'{"a": 1}'}, q{jsonb_build_object('long', repeat('y', 5000))} ],
@@ -98,7 +101,7 @@ sub run_both
 	# also for retries, which wait for a moment
 	wait_until($node, q{SELECT NOT EXISTS (SELECT FROM task WHERE state = 'WORK'
 		OR state = 'PLAN' AND dt <= now() + interval '1 min'
-		AND waits IS NULL)}, db => $_) for @databases;
+		AND waits IS NULL AND hold IS NULL)}, db => $_) for @databases;
 	return;
 }
 
