@@ -187,12 +187,13 @@ subtest 'a parallel worker crashes' => sub {
 	$beside = insert_task($node, request => q{SELECT hold('fifth')});
 	for my $n (1 .. 2)
 	{
-		wait_until($node,
-			qq{SELECT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'parallel worker'
-			AND wait_event = 'PgSleep')
-			AND (SELECT state = 'WORK' AND attempt = $n FROM task WHERE id = $helped)});
-		my ($worker) = split /\n/,
-			sql(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'parallel worker'});
+		# one that has begun with its part of the plan: the other may be about to start
+		my $worker;
+		poll_for(sub {
+			return $worker = sql(qq{SELECT min(pid) FROM pg_stat_activity
+				WHERE backend_type = 'parallel worker' AND wait_event = 'PgSleep'
+				AND (SELECT state = 'WORK' AND attempt = $n FROM task WHERE id = $helped)});
+		}) or die 'no parallel worker';
 		kill 'KILL', $worker;
 		wait_until($node, "SELECT crashed = $n FROM task WHERE id = $helped");
 	}

@@ -238,7 +238,7 @@ subtest 'one column at a time' => sub {
 for my $batch (1, 16)
 {
 	subtest "mixtures, batches of $batch" => sub {
-		my $n = 1000;
+		my $n = 400;
 
 		set_conf($node, "pg_task.batch = $batch");
 		wait_until($node, "SELECT current_setting('pg_task.batch') = '$batch'");
