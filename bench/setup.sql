@@ -95,7 +95,9 @@ BEGIN
         SELECT id, request INTO task_id, task_request
           FROM bench.loop
          WHERE state = 'PLAN' AND waits IS NULL
-         ORDER BY queue COLLATE "C", coalesce(max, 2147483647), priority, role, role_id, dt,
+         ORDER BY queue COLLATE "C",
+             (CASE WHEN hold IS NULL THEN coalesce(max, 2147483647) ELSE 0 END),
+             priority, role, role_id, dt,
              id
          LIMIT 1
            FOR UPDATE SKIP LOCKED;
@@ -125,7 +127,9 @@ BEGIN
             SELECT id
               FROM bench.loop
              WHERE state = 'PLAN' AND waits IS NULL
-             ORDER BY queue COLLATE "C", coalesce(max, 2147483647), priority, role, role_id,
+             ORDER BY queue COLLATE "C",
+                 (CASE WHEN hold IS NULL THEN coalesce(max, 2147483647) ELSE 0 END),
+                 priority, role, role_id,
                  dt, id
              LIMIT 64
                FOR UPDATE SKIP LOCKED
@@ -232,7 +236,9 @@ BEGIN
            SET state = 'WORK', attempt = attempt + 1, start = clock_timestamp(),
                pid = pg_backend_pid()
          WHERE id = (SELECT id FROM bench.loop WHERE state = 'PLAN' AND waits IS NULL
-                     ORDER BY queue COLLATE "C", coalesce(max, 2147483647), priority, role,
+                     ORDER BY queue COLLATE "C",
+                         (CASE WHEN hold IS NULL THEN coalesce(max, 2147483647) ELSE 0 END),
+                         priority, role,
                          role_id, dt, id
                      LIMIT 1 FOR UPDATE SKIP LOCKED);
         COMMIT;

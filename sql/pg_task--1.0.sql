@@ -78,8 +78,8 @@ COMMENT ON FUNCTION pg_catalog.pg_task_interrupt(bigint, integer) IS
     'interrupt the run of a task, or only this attempt, which has failed then; false if there is none';
 
 CREATE FUNCTION pg_catalog.pg_task_hold(id bigint, reason text DEFAULT '') RETURNS bigint
-    LANGUAGE pg_task_report VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
-UPDATE {table} AS t SET hold = $2
+    LANGUAGE pg_task_report VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+UPDATE {table} AS t SET hold = coalesce($2, '')
  WHERE t.id = $1 AND t.state IN ('PLAN', 'WORK'){condition}
 $$;
 
@@ -88,8 +88,8 @@ COMMENT ON FUNCTION pg_catalog.pg_task_hold(bigint, text) IS
 
 CREATE FUNCTION pg_catalog.pg_task_hold(key text, reason text DEFAULT '',
                                         queue text DEFAULT 'default') RETURNS bigint
-    LANGUAGE pg_task_report VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
-UPDATE {table} AS t SET hold = $2
+    LANGUAGE pg_task_report VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+UPDATE {table} AS t SET hold = coalesce($2, '')
  WHERE t.queue = $3 AND t.key = $1 AND t.state IN ('PLAN', 'WORK'){condition}
 $$;
 
@@ -303,8 +303,8 @@ WITH RECURSIVE g (queue, max, priority, role, role_id, dt, id, request, error, f
          ORDER BY t.queue COLLATE "C", {t.max}, t.priority,
                   t.role, t.role_id, t.dt, t.id
          LIMIT 1) AS n
-), groups AS MATERIALIZED (SELECT g.*, dt < statement_timestamp() - interval '1 s' AS late
-                             FROM g LIMIT 200),
+), groups AS MATERIALIZED (
+SELECT g.*, dt < statement_timestamp() - interval '1 s' AND max <> 0 AS late FROM g LIMIT 200),
  runs AS (
 SELECT 1 AS kind, 'runs', a.queue, a.id, a.role, a.start, NULL::bigint,
        concat_ws(': ', CASE WHEN a.total IS NULL THEN a.done::text
@@ -818,7 +818,8 @@ SELECT 'warning', NULL, format('the %s table cannot be used. %s', s.which, s.fau
               coalesce('schedule ' || to_json(t.key), 'a schedule'), t.streak),
         format('mend it, then SELECT pg_task_resume(%s)', t.id)
    FROM {figures} AS t
-  WHERE t.state = 'PLAN' AND t.waits IS NULL AND t.hold IS NOT NULL AND t.streak > 0
+  WHERE t.state = 'PLAN' AND t.waits IS NULL AND (t.repeat IS NOT NULL OR t.cron IS NOT NULL)
+    AND t.hold = format('failed %s times in a row', t.streak)
   ORDER BY t.id DESC LIMIT 20)
  UNION ALL
 (SELECT 'info', w.queue,

@@ -17,7 +17,9 @@ static const char claim[] =
 	"UPDATE bench.loop SET state = 'WORK', attempt = attempt + 1, start = clock_timestamp(),"
 	"       pid = pg_backend_pid()"
 	" WHERE id = (SELECT id FROM bench.loop WHERE state = 'PLAN' AND waits IS NULL"
-	"             ORDER BY queue COLLATE \"C\", coalesce(max, 2147483647), priority, role,"
+	"             ORDER BY queue COLLATE \"C\","
+	"                      (CASE WHEN hold IS NULL THEN coalesce(max, 2147483647) ELSE 0 END),"
+	"                      priority, role,"
 	"                 role_id, dt, id"
 	"             LIMIT 1 FOR UPDATE SKIP LOCKED)"
 	" RETURNING id, request";

@@ -722,6 +722,10 @@ set_times(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 		set_column(columns, new, COLUMN_STOP, stop, isnull || trigger_is_null(new, COLUMN_START));
 	if (!trigger_has_state(old, "PLAN") && trigger_has_state(new, "PLAN"))
 		set_planned_time(old, new, columns);
+	/* it was put on hold while it ran, for what came after it */
+	if (has_ended(old) && trigger_has_state(new, "PLAN") && !trigger_is_null(old, COLUMN_HOLD) &&
+		trigger_same_value(old, new, COLUMN_HOLD))
+		set_column(columns, new, COLUMN_HOLD, (Datum) 0, true);
 }
 
 /*
@@ -848,7 +852,7 @@ set_resumed(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 		return;
 	set_column(columns, new, COLUMN_STREAK, (Datum) 0, true);
 	repeat.dt = DatumGetTimestampTz(trigger_value(new, COLUMN_DT, &isnull));
-	if (isnull || repeat.dt > now || !trigger_same_value(old, new, COLUMN_DT) ||
+	if (isnull || repeat.dt > now || !is_same_time(old, new, COLUMN_DT) ||
 		!trigger_has_state(old, "PLAN") || !trigger_has_state(new, "PLAN") ||
 		!trigger_is_null(new, COLUMN_PLANNED) || !trigger_repeats(new) ||
 		DatumGetInt32(trigger_value(new, COLUMN_ATTEMPT, &isnull)) > 0)

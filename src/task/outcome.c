@@ -59,6 +59,9 @@
 /* The fence of a run of which the owner of the table may have set the time of the claim to NULL. */
 #define IS_ANY_RUN "t.id = $id AND t.attempt = $attempt AND " CLAIMED("t") " = $claimed"
 
+/* How many runs of a schedule have failed in a row, with this one. */
+#define STREAK "CASE WHEN " REPEATS " THEN least(coalesce(t.streak, 0), 2147483646) + 1 END"
+
 /* With "keep" of 0 a row goes when it is DONE, unless other tasks of its flow have not ended. */
 #define REMOVES "(t.keep <= interval '0' AND t.flow IS NULL)"
 
@@ -82,8 +85,7 @@ static const Statement write_end = {.sql =
 	"       sqlstate = $sqlstate, notice = $notice,"
 	"       failed = least(coalesce(t.failed, 0), 2147483646) + $failed,"
 	"       crashed = coalesce(t.crashed, 0) + $crashed,"
-	"       streak = CASE WHEN $state = 'FAIL' AND " REPEATS
-	"                     THEN least(coalesce(t.streak, 0), 2147483646) + 1 ELSE t.streak END,"
+	"       streak = CASE WHEN $state = 'FAIL' THEN " STREAK " ELSE t.streak END,"
 	"       lost = CASE WHEN $lost THEN least(coalesce(t.lost, 0), 2147483646) + 1 ELSE t.lost END,"
 	"       planned = CASE WHEN $again IS NULL OR " PLANNED_AGAIN " THEN t.planned"
 	"                      ELSE " PLANNED " END,"
@@ -97,6 +99,7 @@ static const Statement write_again = {.sql =
 	"UPDATE {rows} AS t"
 	"   SET state = 'PLAN', start = $start, stop = $stop, response = $response, error = $error,"
 	"       sqlstate = $sqlstate, notice = $notice, failed = 0, planned = NULL,"
+	"       streak = CASE WHEN $error IS NOT NULL THEN " STREAK " END,"
 	"       dt = " AGAIN_TIME
 	" WHERE " IS_RUN " AND t.state = 'WORK'"};
 

@@ -113,6 +113,8 @@ subtest 'what a resume makes up for' => sub {
 	}
 	settle();
 	is(count_of($node, q{key IS NOT NULL AND state <> 'PLAN'}), 0, 'nothing starts');
+	is(sql(q{SELECT string_agg(DISTINCT what, ',') FROM pg_task_top() WHERE what <> 'failed'}),
+		'waits', 'nothing is late');
 	my $held = sql(q{SELECT pg_task_resume('one') + pg_task_resume('none') + pg_task_resume('all')});
 	is($held, 3, 'resumed');
 	for my $missed (qw(one none all))
@@ -124,6 +126,12 @@ subtest 'what a resume makes up for' => sub {
 	}
 	is("@runs{qw(one none all)}", '1 0 3', 'one, none and all runs are made up for');
 	is(count_of($node, q{state = 'GONE'}), 0, 'none is GONE');
+	sql(q{DELETE FROM task});
+	# a program that knows milliseconds has saved the row
+	is(sql(q{INSERT INTO task (key, request, repeat, missed, hold, dt)
+		VALUES ('ms', 'SELECT 1', '1 hour', 'none', 'x', date_trunc('ms', now()) - '123 us'::interval);
+		UPDATE task SET hold = NULL, dt = date_trunc('ms', dt) WHERE key = 'ms'
+		RETURNING dt > now()}), 't', 'none: nor where dt was saved in milliseconds');
 	sql(q{DELETE FROM task});
 
 	# a single task starts, however late, and one that was for an hour has expired
@@ -186,6 +194,48 @@ subtest 'schedules that fail' => sub {
 	is(sql(q{SELECT count(*), sum(attempt) FROM task WHERE key = 'retry' AND state = 'FAIL'}), '2|6',
 		'with all retries');
 	sql(q{DELETE FROM task});
+
+	# one more run is asked for while it runs: that run counts, too
+	my $asked = q{SELECT hold('asked %1$s'); SELECT 1/n FROM fails};
+	for my $n (0, 1)
+	{
+		sql("UPDATE fails SET n = $n");
+		sql(sprintf(q{INSERT INTO task (key, request, repeat, streak)
+			VALUES ('asked', %s, '1 hour', 2)}, literal(sprintf $asked, $n)));
+		wait_until($node, q{SELECT state = 'WORK' FROM task WHERE key = 'asked'});
+		sql(q{UPDATE task SET dt = '2100-01-01' WHERE key = 'asked'});
+		open_gate($node, "asked $n");
+		wait_until($node, q{SELECT state = 'PLAN' FROM task WHERE key = 'asked'});
+		is(current('asked', 'streak'), $n ? '' : 3, $n ? 'it was DONE' : 'it has failed');
+		sql(q{DELETE FROM task});
+	}
+
+	# put on hold by a user, for another reason
+	sql(q{INSERT INTO task (key, request, repeat) VALUES ('user', 'SELECT 1/0', '1 hour')});
+	wait_until($node, q{SELECT streak = 1 FROM task WHERE key = 'user' AND state = 'PLAN'});
+	is(sql(q{SELECT pg_task_hold('user', NULL)}), 1, 'without a reason');
+	is(sql(q{SELECT count(*) FROM pg_task_health() WHERE problem ~ 'hold'}), 0,
+		'pg_task_health does not tell of that');
+	sql(q{DELETE FROM task});
+};
+
+# The row of a run may be left by a DONE while it is put on hold: then the next row is.
+subtest 'a schedule that runs all the time' => sub {
+	sql(q{INSERT INTO task (key, request, repeat) VALUES ('fast', 'SELECT 1', '10 ms');
+		CREATE TABLE turned (what text)});
+	sql(q{DO $$ BEGIN FOR i IN 1 .. 100 LOOP
+		INSERT INTO turned SELECT 'hold' WHERE pg_task_hold('fast') = 0;
+		COMMIT;
+		PERFORM pg_sleep(random() * 0.01);
+		COMMIT;
+		INSERT INTO turned SELECT 'resume' WHERE pg_task_resume('fast') = 0;
+		COMMIT;
+		PERFORM pg_sleep(random() * 0.02);
+		COMMIT;
+	END LOOP; END $$});
+	is(sql('SELECT count(*) FROM turned'), 0, 'is found each time');
+	is(current('fast', 'hold IS NULL'), 't', 'it goes on');
+	sql(q{UPDATE task SET state = 'STOP' WHERE state IN ('PLAN', 'WORK'); DELETE FROM task});
 };
 
 # A run that fails and is tried again waits, too.
@@ -198,6 +248,15 @@ subtest 'a retry' => sub {
 	settle();
 	is_row($node, $id, { state => 'PLAN', attempt => 1, hold => 'look first' }, 'it is on hold');
 	sql("UPDATE task SET request = 'SELECT 1', hold = NULL WHERE id = $id");
+	wait_for_state($node, $id, 'DONE');
+
+	# what is on hold while it fails for good is planned again later, by itself
+	$id = insert_task($node, request => q{SELECT hold('again'); SELECT 1/0});
+	wait_for_running($node, 1, id => $id, event => 'PgSleep');
+	sql("SELECT pg_task_hold($id)");
+	open_gate($node, 'again');
+	wait_for_state($node, $id, 'FAIL');
+	sql("UPDATE task SET request = 'SELECT 1' WHERE id = $id; SELECT pg_task_retry($id)");
 	wait_for_state($node, $id, 'DONE');
 };
 
