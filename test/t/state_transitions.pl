@@ -188,7 +188,7 @@ subtest 'who may stop whose tasks' => sub {
 # A STOP ends the schedule of a task that repeats, which its user may not have meant.
 subtest 'the end of a schedule' => sub {
 	my $text = 'does not repeat any more';
-	my $hint = qr/HINT:  To pause a task instead, set "paused" of its queue in the queue table\. /;
+	my $hint = qr/HINT:  To pause a schedule instead, use pg_task_hold\. /;
 	my $stop = q{UPDATE task SET state = 'STOP' WHERE key IS NOT NULL};
 	my $insert = sub {
 		sql('DELETE FROM task WHERE key IS NOT NULL');
