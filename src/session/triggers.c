@@ -278,10 +278,6 @@ check_values(const TriggerRow *old, const TriggerRow *new)
 						   check->rule ? psprintf("be %s", check->rule)
 									   : psprintf("be at most %d bytes long", check->limit));
 	}
-	if (!trigger_is_null(new, COLUMN_REMOTE) && !keeps(old, new, COLUMN_REMOTE))
-		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-						errmsg("tasks on other servers are not supported yet"),
-						errhint("Leave the column \"remote\" empty.")));
 	check_combinations(old, new);
 }
 

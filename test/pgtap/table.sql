@@ -38,7 +38,6 @@ INSERT INTO wanted (name, type, required, def) VALUES
     ('waits', 'bigint', false, NULL),
     ('notify', 'text', false, NULL),
     ('format', 'text', false, NULL),
-    ('remote', 'text', false, NULL),
     ('input', 'jsonb', false, NULL),
     ('flow', 'text', false, 'pg_task_flow()'),
     ('step', 'text', false, NULL),

@@ -15,8 +15,8 @@ INSERT INTO task (request, retry) VALUES ('SELECT 1', -1);
 INSERT INTO task (request, failed) VALUES ('SELECT 1', -1);
 INSERT INTO task (request, state) VALUES ('SELECT 1', 'plan');
 INSERT INTO task (request, format) VALUES ('SELECT 1', 'xml');
+INSERT INTO task (request, hold_after) VALUES ('SELECT 1', -1);
 \set VERBOSITY default
-INSERT INTO task (request, remote) VALUES ('SELECT 1', 'host=elsewhere');
 INSERT INTO task (request, after) VALUES ('SELECT 1', '{1}');
 INSERT INTO task (request, notify) VALUES ('SELECT 1', '');
 INSERT INTO task (request, notify) VALUES ('SELECT 1', repeat('x', 64));
@@ -72,7 +72,7 @@ CALL wait_for_tasks();
 SELECT parent = :id AS from_the_first, start, stop, queue, max, priority, pid,
        role = current_user AS is_mine, request, response, error, sqlstate, notice, state, attempt,
        retry, delay, backoff, timeout, active, repeat, drift, cron, timezone, keep, key, after,
-       notify, format, remote, customer, "My Note", doubled
+       notify, format, hold, customer, "My Note", doubled
   FROM task WHERE id <> :id;
 \x off
 SELECT state, error FROM task WHERE id = :id;

@@ -45,8 +45,8 @@ INSERT INTO task (cron, repeat, request) VALUES ('@daily', '1 day', 'SELECT 1');
 INSERT INTO task (repeat, timezone, request) VALUES ('1 day', 'Mars', 'SELECT 1');
 -- 10. too often
 INSERT INTO task (repeat, request) VALUES ('1 ms', 'SELECT 1');
--- 11. what is not there yet
-INSERT INTO task (remote, request) VALUES ('host=elsewhere', 'SELECT 1');
+-- 11. a schedule that is to be put on hold before it has failed
+INSERT INTO task (repeat, hold_after, request) VALUES ('1 day', -1, 'SELECT 1');
 -- 12. values out of range
 INSERT INTO task (timeout, request) VALUES ('0', 'SELECT 1');
 INSERT INTO task (retry, request) VALUES (-1, 'SELECT 1');
