@@ -24,7 +24,11 @@ sub memory_now
 	my $used;
 
 	sql("SELECT pg_log_backend_memory_contexts($pid)");
-	poll_for(sub { ($used) = log_since($node, $position) =~ /TopMemoryContext: .* (\d+) used/ })
+	# the server drops a request that comes before the last one is answered
+	poll_for(sub {
+		($used) = log_since($node, $position)
+		  =~ /TopMemoryContext: [^\n]* (\d+) used.*\bGrand total: /s;
+	})
 	  or die "the scheduler does not log its memory\n";
 	return $used;
 }
