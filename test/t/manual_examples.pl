@@ -61,12 +61,17 @@ my %check_queues = (
 		is_sql(q{SELECT max(start) - min(dt) >= '200 ms' FROM task WHERE queue = 'slow service'},
 			't', 'a pause between two starts');
 	},
+	'Run a schedule now' => sub {
+		wait_until($node, q{SELECT state = 'DONE' FROM task WHERE queue = 'pulse' AND key IS NULL});
+		is_sql(q{SELECT request, repeat, input ->> 'day' FROM task WHERE queue = 'pulse'
+			AND key IS NULL}, 'SELECT 1||2026-11-01', 'it has run once, with its own input');
+		sql(q{UPDATE task SET state = 'STOP' WHERE queue = 'pulse' AND state IN ('PLAN', 'WORK')});
+	},
 	'Pause one task' => sub {
 		wait_until($node, q{SELECT count(*) > 2 FROM task WHERE queue = 'pulse'
 			AND state = 'DONE'});
 		is_sql(q{SELECT count(*) FROM task WHERE queue = 'pulse' AND next IS NULL}, 1,
 			'it goes on, in one chain');
-		sql(q{UPDATE task SET state = 'STOP' WHERE queue = 'pulse' AND state IN ('PLAN', 'WORK')});
 	},
 	'Order per customer' => sub { wait_for_end(q{queue LIKE 'customer.%'}) },
 	'Strict order' => sub {
