@@ -283,9 +283,9 @@ CREATE FUNCTION pg_catalog.pg_task_top(lines integer DEFAULT 10, OUT what text, 
 -- This reads shared memory, one row by id for each task that runs, the first rows of 200 groups in
 -- the index of waiting rows, by one descent for each, and the rows with the last ids.  So it takes
 -- the same time however long the history is.
-WITH RECURSIVE g (queue, max, priority, role, role_id, dt, id, request, error, failed) AS (
+WITH RECURSIVE g (queue, max, priority, role, role_id, dt, id, request, error, failed, hold) AS (
 (SELECT t.queue COLLATE "C", {t.max}, t.priority, t.role, t.role_id,
-        t.dt, t.id, t.request, t.error, t.failed
+        t.dt, t.id, t.request, t.error, t.failed, t.hold
    FROM {rows} AS t
   WHERE t.state = 'PLAN' AND t.waits IS NULL
   ORDER BY t.queue COLLATE "C", {t.max}, t.priority, t.role, t.role_id,
@@ -295,7 +295,7 @@ WITH RECURSIVE g (queue, max, priority, role, role_id, dt, id, request, error, f
  SELECT n.*
    FROM g CROSS JOIN LATERAL (
         SELECT t.queue COLLATE "C", {t.max}, t.priority, t.role,
-               t.role_id, t.dt, t.id, t.request, t.error, t.failed
+               t.role_id, t.dt, t.id, t.request, t.error, t.failed, t.hold
           FROM {rows} AS t
          WHERE t.state = 'PLAN' AND t.waits IS NULL
            AND (t.queue COLLATE "C", {t.max}, t.priority, t.role,
@@ -329,7 +329,8 @@ SELECT CASE WHEN late THEN 2 ELSE 4 END, CASE WHEN late THEN 'late' ELSE 'waits'
                    AND t.role = w.role AND t.role_id = w.role_id
                    AND (NOT w.late OR t.dt < statement_timestamp() - interval '1 s')
                  LIMIT 1000) AS c),
-       concat(CASE WHEN failed > 0 THEN format('failed %s times: ', failed) END,
+       concat(CASE WHEN hold IS NOT NULL THEN 'on hold: ' END,
+              CASE WHEN failed > 0 THEN format('failed %s times: ', failed) END,
               left(regexp_replace(left(CASE WHEN failed > 0 THEN error ELSE request END, 200),
                                   '[[:space:]]+', ' ', 'g'), 60))
   FROM waiting AS w),
