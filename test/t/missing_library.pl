@@ -251,8 +251,9 @@ sub run_single
 {
 	my ($what) = @_;
 	my @statements = map { my $s = $_; $s =~ s/\s+/ /g; $s } map { @$_ } @{ $sessions{0} };
-	my $input = join "\n", (map { ($_, 'ROLLBACK',
-		q{SELECT 'answered' AS answered}) } @statements), '';
+	# their timeout is not for the answer
+	my $input = join "\n", (map { ($_, 'ROLLBACK', 'RESET statement_timeout',
+		q{SELECT 'answered' AS answered}, q{SET statement_timeout = '200 ms'}) } @statements), '';
 	my ($out, $err);
 
 	IPC::Run::run([ 'postgres', '--single', '-F', '-c', 'log_error_verbosity=verbose',
