@@ -102,8 +102,8 @@ wait_drained() {
                                    WHERE state = 'PLAN' AND waits IS NULL
                                        AND queue COLLATE \"C\" = '$1'
                                    ORDER BY queue COLLATE \"C\" DESC,
-                                                (CASE WHEN hold IS NULL THEN coalesce(max, 2147483647) ELSE 0 END)
-                                                DESC,
+                                            (CASE WHEN hold IS NULL
+                                                  THEN coalesce(max, 2147483647) ELSE 0 END) DESC,
                                             priority DESC, role DESC, role_id DESC,
                                             dt DESC, id DESC
                                    LIMIT 1),

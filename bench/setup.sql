@@ -96,9 +96,8 @@ BEGIN
           FROM bench.loop
          WHERE state = 'PLAN' AND waits IS NULL
          ORDER BY queue COLLATE "C",
-             (CASE WHEN hold IS NULL THEN coalesce(max, 2147483647) ELSE 0 END),
-             priority, role, role_id, dt,
-             id
+                  (CASE WHEN hold IS NULL THEN coalesce(max, 2147483647) ELSE 0 END),
+                  priority, role, role_id, dt, id
          LIMIT 1
            FOR UPDATE SKIP LOCKED;
         EXIT WHEN NOT FOUND;
@@ -128,9 +127,8 @@ BEGIN
               FROM bench.loop
              WHERE state = 'PLAN' AND waits IS NULL
              ORDER BY queue COLLATE "C",
-                 (CASE WHEN hold IS NULL THEN coalesce(max, 2147483647) ELSE 0 END),
-                 priority, role, role_id,
-                 dt, id
+                      (CASE WHEN hold IS NULL THEN coalesce(max, 2147483647) ELSE 0 END),
+                      priority, role, role_id, dt, id
              LIMIT 64
                FOR UPDATE SKIP LOCKED
         ), claimed AS (
@@ -237,9 +235,8 @@ BEGIN
                pid = pg_backend_pid()
          WHERE id = (SELECT id FROM bench.loop WHERE state = 'PLAN' AND waits IS NULL
                      ORDER BY queue COLLATE "C",
-                         (CASE WHEN hold IS NULL THEN coalesce(max, 2147483647) ELSE 0 END),
-                         priority, role,
-                         role_id, dt, id
+                              (CASE WHEN hold IS NULL THEN coalesce(max, 2147483647) ELSE 0 END),
+                              priority, role, role_id, dt, id
                      LIMIT 1 FOR UPDATE SKIP LOCKED);
         COMMIT;
         INSERT INTO bench.baton VALUES (-1 - i, clock_timestamp());

@@ -707,8 +707,7 @@ CREATE FUNCTION pg_catalog.pg_task_repeating(
 -- its role may not run it, "dt" is moved, and "planned" stays.
 WITH w AS MATERIALIZED (
 SELECT t.id, t.queue, t.key, t.role, coalesce(t.cron, t.repeat::text) AS rule, t.state, t.dt,
-       t.hold IS NOT NULL AS on_hold, CASE WHEN {readable} THEN t.hold END AS hold, t.max,
-       t.parent, CASE WHEN t.state = 'PLAN' AND t.waits IS NULL THEN
+       {t.max} = 0 AS closed, CASE WHEN {readable} THEN t.hold END AS hold, t.parent, CASE WHEN t.state = 'PLAN' AND t.waits IS NULL THEN
                CASE WHEN t.attempt = 0 THEN coalesce(t.planned, t.dt) ELSE t.dt END END AS due,
        CASE WHEN {readable} THEN t.request END AS request
   FROM (SELECT * FROM {figures} AS a WHERE a.state = 'PLAN' AND a.waits IS NULL
@@ -723,8 +722,7 @@ SELECT w.id, w.queue, w.key, w.role, w.rule, w.state, w.dt, s.paused, w.hold,
   FROM w JOIN pg_task_queue_facts(ARRAY(SELECT DISTINCT n.queue FROM w AS n)) AS f
        ON f.queue COLLATE "C" = w.queue
  CROSS JOIN LATERAL (SELECT clock_timestamp() AS now,
-                            f.paused OR w.max IS NOT DISTINCT FROM 0
-                            OR w.on_hold AS paused) AS s
+                            f.paused OR w.closed AS paused) AS s
   LEFT JOIN LATERAL (SELECT t.id, t.state, t.start, t.stop,
                             CASE WHEN {readable} THEN t.error END AS error
                        FROM {figures} AS t

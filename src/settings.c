@@ -853,10 +853,12 @@ settings_commit(void)
 	return option_name(commit_options, variables.synchronous_commit);
 }
 
-/* Return the SettingsMissed of this name; the other value if the name is unknown. */
+/* Return the SettingsMissed of this name; the other value if it is NULL or unknown. */
 SettingsMissed
 settings_missed(const char *name, SettingsMissed other)
 {
+	if (name == NULL)
+		return other;
 	return option_value(missed_options, name, other);
 }
 

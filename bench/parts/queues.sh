@@ -12,8 +12,8 @@ run_queues() {
                                        AND queue COLLATE \"C\" >= '$name.'
                                        AND queue COLLATE \"C\" < '$name/'
                                    ORDER BY queue COLLATE \"C\" DESC,
-                                                (CASE WHEN hold IS NULL THEN coalesce(max, 2147483647) ELSE 0 END)
-                                                DESC,
+                                            (CASE WHEN hold IS NULL
+                                                  THEN coalesce(max, 2147483647) ELSE 0 END) DESC,
                                             priority DESC, role DESC, role_id DESC,
                                             dt DESC, id DESC
                                    LIMIT 1),

@@ -30,10 +30,9 @@ WITH c AS (UPDATE bench.loop SET state = 'WORK', attempt = attempt + 1, start = 
             WHERE id = ANY (ARRAY(SELECT id FROM bench.loop
                                    WHERE state = 'PLAN' AND waits IS NULL
                                      AND queue COLLATE "C" = 'taken'
-                                   ORDER BY
-                                       (CASE WHEN hold IS NULL THEN coalesce(max, 2147483647) ELSE 0 END),
-                                       priority, role, role_id,
-                                            dt, id
+                                   ORDER BY (CASE WHEN hold IS NULL
+                                                  THEN coalesce(max, 2147483647) ELSE 0 END),
+                                            priority, role, role_id, dt, id
                                    LIMIT 10 FOR UPDATE SKIP LOCKED))
            RETURNING id, queue, request, input, dt)
 SELECT array_agg(id) AS handles FROM c \gset

@@ -19,8 +19,7 @@ static const char claim[] =
 	" WHERE id = (SELECT id FROM bench.loop WHERE state = 'PLAN' AND waits IS NULL"
 	"             ORDER BY queue COLLATE \"C\","
 	"                      (CASE WHEN hold IS NULL THEN coalesce(max, 2147483647) ELSE 0 END),"
-	"                      priority, role,"
-	"                 role_id, dt, id"
+	"                      priority, role, role_id, dt, id"
 	"             LIMIT 1 FOR UPDATE SKIP LOCKED)"
 	" RETURNING id, request";
 

@@ -836,9 +836,9 @@ text_or_null(const TriggerRow *row, TaskColumn which)
 static void
 set_resumed(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 {
-	TimestampTz now = GetCurrentTimestamp();
 	RowRepeat repeat = {0};
 	SettingsMissed missed;
+	TimestampTz now;
 	RowNext next;
 	RowKey row;
 	bool isnull;
@@ -847,6 +847,7 @@ set_resumed(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 	if (trigger_is_null(old, COLUMN_HOLD) || !trigger_is_null(new, COLUMN_HOLD))
 		return;
 	set_column(columns, new, COLUMN_STREAK, (Datum) 0, true);
+	now = GetCurrentTimestamp();
 	repeat.dt = DatumGetTimestampTz(trigger_value(new, COLUMN_DT, &isnull));
 	if (isnull || repeat.dt > now || !is_same_time(old, new, COLUMN_DT) ||
 		!trigger_has_state(old, "PLAN") || !trigger_has_state(new, "PLAN") ||
@@ -859,7 +860,7 @@ set_resumed(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 	repeat.role_id = trigger_role_id(new);
 	missed = roles_settings(roles_bound(row.role, repeat.role_id)).missed;
 	repeat.missed = text_or_null(new, COLUMN_MISSED);
-	if ((repeat.missed ? settings_missed(repeat.missed, missed) : missed) != MISSED_NONE)
+	if (settings_missed(repeat.missed, missed) != MISSED_NONE)
 		return;
 	repeat.cron = text_or_null(new, COLUMN_CRON);
 	repeat.timezone = text_or_null(new, COLUMN_TIMEZONE);

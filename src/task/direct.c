@@ -564,10 +564,9 @@ is_of_role(const TupleTableSlot *slot, const char *role)
 static bool
 is_waiting(const TupleTableSlot *slot, const TaskGroup *group)
 {
-	int32 max = TASK_UNLIMITED;
+	int32 max =
+		is_null(slot, COLUMN_MAX) ? TASK_UNLIMITED : DatumGetInt32(value_of(slot, COLUMN_MAX));
 
-	if (!is_null(slot, COLUMN_MAX))
-		max = DatumGetInt32(value_of(slot, COLUMN_MAX));
 	return is_text(slot, COLUMN_STATE, "PLAN") && is_null(slot, COLUMN_WAITS) &&
 		   is_null(slot, COLUMN_HOLD) && is_text(slot, COLUMN_QUEUE, group->queue) &&
 		   max == group->max && DatumGetInt32(value_of(slot, COLUMN_PRIORITY)) == group->priority &&

@@ -459,9 +459,7 @@ outcome_find_next(RowKey row, const RowRepeat *repeat, const TaskResult *run, Ti
 	else
 		zone = settings.task_timezone ? settings.task_timezone : settings.timezone;
 	next->hold_after = settings.hold_after;
-	missed = settings.missed;
-	if (repeat->missed)
-		missed = settings_missed(repeat->missed, missed);
+	missed = settings_missed(repeat->missed, settings.missed);
 	if (zone == NULL)
 		ereport(WARNING, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						  errmsg("task " INT64_FORMAT " does not repeat", row.id),

@@ -240,7 +240,8 @@ subtest 'a schedule that runs all the time' => sub {
 
 # A run that fails and is tried again waits, too.
 subtest 'a retry' => sub {
-	my $id = insert_task($node, request => q{SELECT hold('retry'); SELECT 1/0}, retry => 1, delay => '0');
+	my $id = insert_task($node, request => q{SELECT hold('retry'); SELECT 1/0}, retry => 1,
+		delay => '0');
 	wait_for_running($node, 1, id => $id, event => 'PgSleep');
 	sql("SELECT pg_task_hold($id, 'look first')");
 	open_gate($node, 'retry');
