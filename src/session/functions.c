@@ -157,7 +157,7 @@ pg_task_time(PG_FUNCTION_ARGS)
 
 /*
  * pg_task_id(): what pg_task.id shows: the task that calls this, also from its parallel workers.
- * NULL: no task calls this.  The default of "parent".
+ * NULL: no task calls this.
  */
 Datum
 pg_task_id(PG_FUNCTION_ARGS)
@@ -171,7 +171,7 @@ pg_task_id(PG_FUNCTION_ARGS)
 
 /*
  * pg_task_flow(): the setting pg_task.flow: the label of the workflow that the task belongs to that
- * calls this, unless it was set otherwise.  NULL: none.  The default of "flow".
+ * calls this, unless it was set otherwise.  NULL: none.
  */
 Datum
 pg_task_flow(PG_FUNCTION_ARGS)

@@ -1070,27 +1070,57 @@ bind_new_row(TriggerRow *row, Columns *columns)
 		set_column(columns, row, COLUMN_ANCHOR, TimestampTzGetDatum(PgStartTime), false);
 }
 
-/*
- * A new row has the "meta" of the setting pg_task.meta, if it has none: a default of the column
- * would cost those who do not use it.  A row that is bound already, from a dump, another server or
- * another partition, has what it has.
- */
-static void
-set_meta(const TriggerRow *row, Columns *columns)
+/* The value of a setting, which is not defined in a server without preloading.  NULL: none. */
+static const char *
+label_setting(const char *value, const char *name)
 {
-	const char *meta = Settings.meta ? Settings.meta : GetConfigOption("pg_task.meta", true, false);
-
-	if (meta == NULL || meta[0] == '\0' || owner_acts() || trigger_role_id(row) != 0 ||
-		!trigger_is_null(row, COLUMN_META))
-		return;
-	set_column(columns, row, COLUMN_META, DirectFunctionCall1(jsonb_in, CStringGetDatum(meta)),
-			   false);
+	if (value == NULL)
+		value = GetConfigOption(name, true, false);
+	return value && value[0] != '\0' ? value : NULL;
 }
 
 /*
- * Trigger, BEFORE INSERT, FOR EACH ROW.  Writes role_id, "meta", the time for which a cron
- * expression plans the row, and the task that it watches.  Checks the row, and adds a hint if it
- * waits.  The name of the trigger has those of users fire before it.
+ * A new row has the task that inserts it as "parent", and the "flow" and "meta" of the settings of
+ * these names, where it has none: defaults of the columns would cost those who do not use them.  A
+ * row that is bound already, from a dump, another server or another partition, has what it has.
+ */
+static void
+set_labels(const TriggerRow *row, Columns *columns)
+{
+	const char *flow = label_setting(Settings.flow, "pg_task.flow");
+	const char *meta = label_setting(Settings.meta, "pg_task.meta");
+	int64 id = settings_task_id();
+
+	if ((id == SETTINGS_NO_TASK && !flow && !meta) || owner_acts() || trigger_role_id(row) != 0)
+		return;
+	if (id != SETTINGS_NO_TASK && trigger_is_null(row, COLUMN_PARENT))
+		set_column(columns, row, COLUMN_PARENT, Int64GetDatum(id), false);
+	if (flow && trigger_is_null(row, COLUMN_FLOW))
+		set_column(columns, row, COLUMN_FLOW, CStringGetTextDatum(flow), false);
+	if (meta && trigger_is_null(row, COLUMN_META))
+		set_column(columns, row, COLUMN_META, DirectFunctionCall1(jsonb_in, CStringGetDatum(meta)),
+				   false);
+}
+
+/* Write the columns that were set, into a slot that ExecDropSingleTupleTableSlot frees. */
+static void
+write_row(const TriggerData *data, TriggerRow *row, Columns *columns)
+{
+	HeapTuple tuple = write_columns(row, columns);
+	TupleTableSlot *slot = row->slot;
+
+	if (slot == data->tg_trigslot)
+		slot = MakeSingleTupleTableSlot(RelationGetDescr(row->rel), &TTSOpsHeapTuple);
+	ExecStoreHeapTuple(tuple, slot, false);
+	slot_getallattrs(slot);
+	columns->count = 0;
+	*row = row_of(data, tuple, slot);
+}
+
+/*
+ * Trigger, BEFORE INSERT, FOR EACH ROW.  Writes role_id, what the row inherits from the task that
+ * inserts it, the time for which a cron expression plans it, and the task that it watches.  Checks
+ * the row, and adds a hint if it waits.  The name of the trigger has those of users fire before it.
  */
 Datum
 pg_task_bound(PG_FUNCTION_ARGS)
@@ -1109,24 +1139,19 @@ pg_task_bound(PG_FUNCTION_ARGS)
 	check_new_id(&row);
 	/* the owner inserts a row from a task table, as a dump does: what it waits for may be gone */
 	known = trigger_role_id(&row) != 0 && is_owner(row.rel);
-	set_meta(&row, &columns);
+	set_labels(&row, &columns);
+	if (columns.count > 0)
+		write_row(data, &row, &columns);
 	bind_new_row(&row, &columns);
 	if (!owner_acts())
 		watch_new_row(&row, &columns, !known);
-	tuple = write_columns(&row, &columns);
 	/* of what is written, "row" knows role_id */
 	if (columns.count > row.binds)
-	{
-		TupleTableSlot *slot =
-			MakeSingleTupleTableSlot(RelationGetDescr(data->tg_relation), &TTSOpsHeapTuple);
-		TriggerRow written = row_of(data, tuple, slot);
-
-		ExecStoreHeapTuple(tuple, slot, false);
-		finish_new_row(&written);
-		ExecDropSingleTupleTableSlot(slot);
-	}
-	else
-		finish_new_row(&row);
+		write_row(data, &row, &columns);
+	finish_new_row(&row);
+	tuple = write_columns(&row, &columns);
+	if (row.slot != data->tg_trigslot)
+		ExecDropSingleTupleTableSlot(row.slot);
 	return PointerGetDatum(tuple);
 }
 

@@ -5,7 +5,7 @@ SELECT no_plan();
 CREATE TEMP TABLE wanted (n serial, name name, type text, required boolean, def text);
 INSERT INTO wanted (name, type, required, def) VALUES
     ('id', 'bigint', true, NULL),
-    ('parent', 'bigint', false, 'pg_task_id()'),
+    ('parent', 'bigint', false, NULL),
     ('next', 'bigint', false, NULL),
     ('dt', 'timestamp with time zone', true, 'now()'),
     ('planned', 'timestamp with time zone', false, NULL),
@@ -39,7 +39,7 @@ INSERT INTO wanted (name, type, required, def) VALUES
     ('notify', 'text', false, NULL),
     ('format', 'text', false, NULL),
     ('input', 'jsonb', false, NULL),
-    ('flow', 'text', false, 'pg_task_flow()'),
+    ('flow', 'text', false, NULL),
     ('step', 'text', false, NULL),
     ('needs', 'text[]', false, NULL),
     ('meta', 'jsonb', false, NULL),
