@@ -257,6 +257,20 @@ $$;
 COMMENT ON FUNCTION pg_catalog.pg_task_result(bigint) IS
     'the response of a task that is DONE: a JSON document, or another text as a JSON string';
 
+CREATE FUNCTION pg_catalog.pg_task_attempts(id bigint, OUT attempt integer, OUT start timestamptz,
+        OUT stop timestamptz, OUT pid integer, OUT sqlstate text, OUT error text)
+    RETURNS SETOF record
+    LANGUAGE pg_task_report STABLE STRICT ROWS 3 SET search_path = pg_catalog, pg_temp AS $$
+SELECT f.attempt, f.start, f.stop, f.pid, f.sqlstate, f.error
+  FROM {rows} AS t CROSS JOIN jsonb_to_recordset(t.failures) AS f (attempt int4, start timestamptz,
+       stop timestamptz, pid int4, sqlstate text, error text)
+ WHERE t.id = $1 AND jsonb_typeof(t.failures) = 'array'
+ ORDER BY f.attempt
+$$;
+
+COMMENT ON FUNCTION pg_catalog.pg_task_attempts(bigint) IS
+    'the last attempts of a task that have failed';
+
 CREATE FUNCTION pg_catalog.pg_task_activity(OUT database name, OUT relid oid, OUT queue text,
         OUT id bigint, OUT role name, OUT pid integer, OUT attempt integer, OUT start timestamptz,
         OUT timeout interval, OUT done bigint, OUT total bigint, OUT message text)
@@ -733,6 +747,57 @@ $$;
 COMMENT ON FUNCTION pg_catalog.pg_task_repeating() IS
     'the tasks that repeat: when each runs next, and how it has ended last';
 
+CREATE FUNCTION pg_catalog.pg_task_following(cron text, repeat interval, drift boolean,
+        anchor timestamptz, dt timestamptz, after timestamptz, timezone text, role name,
+        role_id bigint, OUT next timestamptz, OUT zone text)
+    LANGUAGE c STABLE AS 'MODULE_PATHNAME', 'pg_task_following';
+
+COMMENT ON FUNCTION pg_catalog.pg_task_following(text, interval, boolean, timestamptz, timestamptz,
+        timestamptz, text, name, bigint) IS
+    'for reports: the first time after this one at which a schedule runs, and in which zone';
+
+CREATE FUNCTION pg_catalog.pg_task_upcoming(since timestamptz DEFAULT now(),
+        until timestamptz DEFAULT now() + interval '1 day', lines integer DEFAULT 100,
+        OUT dt timestamptz, OUT local timestamp, OUT zone text, OUT id bigint, OUT queue text,
+        OUT key text, OUT role name, OUT rule text, OUT hold text, OUT request text)
+    RETURNS SETOF record
+    LANGUAGE pg_task_report VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
+-- Of each chain one row waits or runs: its own time, then one after the other.  The first step leads
+-- to "since" at once, unless the runs up to there are to be counted.
+WITH RECURSIVE w AS MATERIALIZED (
+SELECT t.id, t.queue, t.key, t.role, t.role_id, t.cron, t.repeat, t.drift, t.timezone, t.repeat_until,
+       CASE WHEN t.runs_left <= 100000 THEN t.runs_left END AS runs, coalesce(t.planned, t.dt) AS dt,
+       coalesce(t.anchor, t.planned, t.dt) AS anchor, t.state = 'PLAN' AS waits,
+       CASE WHEN {readable} THEN t.hold END AS hold,
+       CASE WHEN {readable} THEN t.request END AS request
+  FROM (SELECT * FROM {figures} AS a WHERE a.state = 'PLAN' AND a.waits IS NULL
+         UNION ALL
+        SELECT * FROM {figures} AS a WHERE a.state = 'PLAN' AND a.waits IS NOT NULL
+         UNION ALL
+        SELECT * FROM {figures} AS a WHERE a.state = 'WORK') AS t
+ WHERE (t.repeat IS NOT NULL OR t.cron IS NOT NULL) AND t.next IS NULL AND isfinite(t.dt)),
+m (id, role, dt, n, shown) AS (
+SELECT w.id, w.role, w.dt, 1, (w.waits AND w.dt >= $1)::int4 FROM w
+ UNION ALL
+SELECT m.id, m.role, f.next, m.n + 1, m.shown + (f.next >= $1)::int4
+  FROM m JOIN w ON w.id = m.id AND w.role = m.role
+ CROSS JOIN LATERAL pg_task_following(w.cron, w.repeat, w.drift, w.anchor, m.dt,
+       CASE WHEN w.runs IS NULL THEN greatest(m.dt, $1 - interval '1 us') ELSE m.dt END,
+       w.timezone, w.role, w.role_id) AS f
+ WHERE f.next <= least($2, w.repeat_until) AND m.shown < $3 AND (w.runs IS NULL OR m.n < w.runs))
+SELECT m.dt, m.dt AT TIME ZONE z.zone, z.zone, w.id, w.queue, w.key, w.role,
+       coalesce(w.cron, w.repeat::text), w.hold, w.request
+  FROM m JOIN w ON w.id = m.id AND w.role = m.role
+ CROSS JOIN LATERAL pg_task_following(NULL, NULL, NULL, NULL, NULL, NULL, w.timezone, w.role,
+       w.role_id) AS z
+ WHERE m.dt BETWEEN $1 AND $2 AND (m.n > 1 OR w.waits)
+ ORDER BY m.dt, w.id
+ LIMIT $3
+$$;
+
+COMMENT ON FUNCTION pg_catalog.pg_task_upcoming(timestamptz, timestamptz, integer) IS
+    'the runs of all schedules between two times';
+
 CREATE FUNCTION pg_catalog.pg_task_status(
         OUT version text, OUT task_table text, OUT databases integer, OUT schedulers integer,
         OUT executors integer, OUT busy integer, OUT max_executors integer, OUT state text,
@@ -1201,6 +1266,8 @@ GRANT EXECUTE ON FUNCTION pg_catalog.pg_task_id(), pg_catalog.pg_task_flow(),
     pg_catalog.pg_task_numbered(), pg_catalog.pg_task_removed(), pg_catalog.pg_task_queue_changed(),
     pg_catalog.pg_stat_task_scheduler(), pg_catalog.pg_task_returns_json(name, bigint),
     pg_catalog.pg_task_queue_facts(text[]),
+    pg_catalog.pg_task_following(text, interval, boolean, timestamptz, timestamptz, timestamptz,
+                                 text, name, bigint),
     pg_catalog.pg_task_facts(bigint, integer, timestamptz, text, integer, name, bigint, timestamptz,
                              integer, double precision, xid, bigint, text) TO PUBLIC;
 
@@ -1271,44 +1338,52 @@ WITH wanted_table (what, storage, comment) AS (VALUES
      'the role'),
     (24, 'task', 'missed', 'text',
      'Which missed runs a repeating task makes up for: one, none or all; NULL: pg_task.missed'),
-    (25, 'task', 'hold', 'text', 'Why it is on hold: while this is not NULL, it does not start'),
-    (26, 'task', 'hold_after', 'int',
+    (25, 'task', 'repeat_until', 'timestamptz', 'No run of the schedule is planned for a later time'),
+    (26, 'task', 'runs_left', 'int',
+     'How many runs of the schedule are left, with this one; NULL: no limit'),
+    (27, 'task', 'hold', 'text', 'Why it is on hold: while this is not NULL, it does not start'),
+    (28, 'task', 'hold_after', 'int',
      'A schedule is put on hold when so many runs in a row have failed, 0: never; NULL: '
      'pg_task.hold_after'),
-    (27, 'task', 'streak', 'int', 'How many runs of the schedule have failed in a row'),
-    (28, 'task', 'keep', 'interval',
+    (29, 'task', 'streak', 'int', 'How many runs of the schedule have failed in a row'),
+    (30, 'task', 'on_failure', 'text',
+     'SQL, planned as a task when this one has failed for good, empty: nothing; NULL: '
+     'pg_task.on_failure'),
+    (31, 'task', 'keep', 'interval',
      'How long the row stays when the task has ended, 0: it goes with its DONE; NULL: '
      'pg_task.keep, pg_task.keep_failed'),
-    (29, 'task', 'key', 'text', 'At most one task of its queue with this key waits or runs'),
-    (30, 'task', 'after', 'bigint[]', 'Waits until these tasks have ended, as the rule says'),
-    (31, 'task', 'rule', 'text',
+    (32, 'task', 'key', 'text', 'At most one task of its queue with this key waits or runs'),
+    (33, 'task', 'after', 'bigint[]', 'Waits until these tasks have ended, as the rule says'),
+    (34, 'task', 'rule', 'text',
      'When it starts: done (also NULL) when all tasks in after are DONE, ended when all have '
      'ended, failed when all have ended and one is not DONE, any when one is DONE'),
-    (32, 'task', 'waits', 'bigint',
+    (35, 'task', 'waits', 'bigint',
      'The task in after that it waits for at present; NULL: for none; written by the server'),
-    (33, 'task', 'notify', 'text', 'Channel of the NOTIFY that says that the task has ended'),
-    (34, 'task', 'format', 'text', 'Of the response: text, csv or json; NULL: pg_task.format'),
-    (35, 'task', 'input', 'jsonb', 'Arguments of the request, which it reads by pg_task_input()'),
-    (36, 'task', 'flow', 'text',
+    (36, 'task', 'notify', 'text', 'Channel of the NOTIFY that says that the task has ended'),
+    (37, 'task', 'format', 'text', 'Of the response: text, csv or json; NULL: pg_task.format'),
+    (38, 'task', 'input', 'jsonb', 'Arguments of the request, which it reads by pg_task_input()'),
+    (39, 'task', 'flow', 'text',
      'Label of the workflow that it is a part of; what a task inserts has that of the task'),
-    (37, 'task', 'step', 'text', 'Name within the flow, in which it is unique'),
-    (38, 'task', 'needs', 'text[]',
+    (40, 'task', 'step', 'text', 'Name within the flow, in which it is unique'),
+    (41, 'task', 'needs', 'text[]',
      'Steps of the same flow, inserted before, that it waits for: they become after'),
-    (39, 'task', 'meta', 'jsonb',
+    (42, 'task', 'meta', 'jsonb',
      'Labels, at first pg_task.meta; what a task inserts has those of the task'),
-    (40, 'task', 'lost', 'int', 'How many runs were lost by who had taken the task; NULL: none'),
-    (41, 'task', 'start', 'timestamptz', 'When the run began'),
-    (42, 'task', 'stop', 'timestamptz', 'When the run ended, or the task was given up or stopped'),
-    (43, 'task', 'pid', 'int', 'The process that runs or ran it'),
-    (44, 'task', 'attempt', 'int DEFAULT 0 NOT NULL', 'How many times it was started'),
-    (45, 'task', 'state', 'text DEFAULT ''PLAN'' NOT NULL',
+    (43, 'task', 'lost', 'int', 'How many runs were lost by who had taken the task; NULL: none'),
+    (44, 'task', 'start', 'timestamptz', 'When the run began'),
+    (45, 'task', 'stop', 'timestamptz', 'When the run ended, or the task was given up or stopped'),
+    (46, 'task', 'pid', 'int', 'The process that runs or ran it'),
+    (47, 'task', 'attempt', 'int DEFAULT 0 NOT NULL', 'How many times it was started'),
+    (48, 'task', 'state', 'text DEFAULT ''PLAN'' NOT NULL',
      'PLAN waits, WORK runs, DONE, FAIL failed for good, STOP stopped by a user, GONE expired '
      'before it started; set PLAN to run it again, STOP to stop it'),
-    (46, 'task', 'response', 'text', 'What the request returned, or its complete error'),
-    (47, 'task', 'error', 'text', 'Message of the last failure'),
-    (48, 'task', 'sqlstate', 'text', 'Code of the last failure, to group by'),
-    (49, 'task', 'notice', 'text', 'Messages that the request raised, other than errors'),
-    (50, 'task', 'lease', 'int',
+    (49, 'task', 'response', 'text', 'What the request returned, or its complete error'),
+    (50, 'task', 'error', 'text', 'Message of the last failure'),
+    (51, 'task', 'sqlstate', 'text', 'Code of the last failure, to group by'),
+    (52, 'task', 'notice', 'text', 'Messages that the request raised, other than errors'),
+    (53, 'task', 'failures', 'jsonb',
+     'The last runs that have failed: attempt, start, stop, pid, sqlstate, error'),
+    (54, 'task', 'lease', 'int',
      'The run was taken, for so many milliseconds at a time, 0: for the time of a session; NULL: an '
      'executor runs it'),
     (1, 'queue', 'queue', 'text NOT NULL',

@@ -432,6 +432,17 @@ check_flow(char **newval, void **extra pg_attribute_unused(),
 	return false;
 }
 
+static bool
+check_on_failure(char **newval, void **extra pg_attribute_unused(),
+				 GucSource source pg_attribute_unused())
+{
+	if (strlen(*newval) <= TASK_ON_FAILURE_MAX)
+		return true;
+	GUC_check_errdetail("It is at most %d bytes long.", TASK_ON_FAILURE_MAX);
+	GUC_check_errhint("Call a function that does the rest.");
+	return false;
+}
+
 /*
  * Is this a jsonb, and short enough as the server writes it?  The errors of jsonb_in, which hold
  * nothing, are caught: the postmaster must not exit because of a line in postgresql.conf.
@@ -650,6 +661,13 @@ define_texts(void)
 							   "Sets the labels of the tasks that are inserted without any.",
 							   "JSON; empty means none.  In a task it has the labels of the task.",
 							   &Settings.meta, "", PGC_USERSET, 0, check_meta, NULL, NULL);
+	DefineCustomStringVariable("pg_task.on_failure",
+							   "Sets the SQL that is planned as a task when a task has failed for"
+							   " good whose column \"on_failure\" is NULL.",
+							   "Empty means none.  It reads of which task by pg_task_input().  What"
+							   " a session sets has no effect.",
+							   &Settings.on_failure, "", PGC_USERSET, 0, check_on_failure, NULL,
+							   NULL);
 	DefineCustomStringVariable("pg_task.timezone",
 							   "Sets the time zone of the repeats of a task whose column"
 							   " \"timezone\" is NULL.",
@@ -820,6 +838,7 @@ settings_task(void)
 	SettingsTask result = Settings.task;
 
 	result.timezone = session_timezone;
+	result.on_failure = Settings.on_failure && Settings.on_failure[0] != '\0';
 	/* without preloading the setting is not defined */
 	if (variables.timezone && variables.timezone[0])
 		result.task_timezone = pg_tzset(variables.timezone);

@@ -52,6 +52,7 @@ typedef struct SettingsTask
 	int keep_failed;	  /* the same, of FAIL and GONE */
 	int missed;			  /* a SettingsMissed */
 	int hold_after;		  /* failed runs in a row; 0: never */
+	bool on_failure;	  /* a request is set: see roles_on_failure */
 	int format;			  /* a ResultFormat */
 	pg_tz *timezone;	  /* TimeZone of its sessions; never NULL */
 	pg_tz *task_timezone; /* pg_task.timezone; NULL: not set */
@@ -81,6 +82,7 @@ typedef struct SettingsValues
 	int log_min_duration; /* milliseconds, of runs; -1: off */
 	char *flow; /* the default of the column reads it; NULL: not defined, without preloading */
 	char *meta; /* likewise, the trigger; empty or JSON, see check_meta */
+	char *on_failure;  /* of this process: a session may have set it */
 	SettingsTask task; /* without the time zones: see settings_task */
 
 	/*

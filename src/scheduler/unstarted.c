@@ -34,7 +34,9 @@
 #include "scheduler/refused.h"
 #include "scheduler/unstarted.h"
 #include "scheduler/work.h"
+#include "task/on_failure.h"
 #include "task/outcome.h"
+#include "task/repeat.h"
 #include "task/roles.h"
 #include "task/rows_sql.h"
 
@@ -66,7 +68,7 @@ typedef struct Unstarted
 	int64 role_id;
 	int64 active;		   /* as in Candidate, for a task that may have expired */
 	SettingsMissed missed; /* likewise */
-	bool repeats;		   /* it may: see outcome_refused */
+	bool repeats;		   /* it may: see repeat_refused */
 	char sqlstate[6];	   /* empty: the task may have expired */
 	char error[160];
 	char hint[320]; /* empty: none */
@@ -155,6 +157,10 @@ unstarted_expire(const Candidate *candidate)
 
 /* clang-format off */
 
+/* What is returned of rows that have failed or were given up. */
+#define ENDED_ROW \
+	UNSTARTED ", " KEEP ", coalesce(t.role_id, 0), " ON_FAILURE ", " NOTIFY_END("t.state")
+
 /* Select and lock those of these rows of a role that still wait and that nobody has locked. */
 #define WAITING_ROWS \
 	"SELECT n.*" \
@@ -172,7 +178,7 @@ static const Statement fail_rows = {.sql =
 	"        response = " FAILURE_RESPONSE
 	"   FROM c"
 	"  WHERE " IS_LOCKED_ROW
-	" RETURNING " UNSTARTED ", " KEEP ", " NOTIFY_END("t.state")};
+	" RETURNING " ENDED_ROW};
 
 static const Statement refuse_row = {.sql =
 	"WITH c AS MATERIALIZED (" WAITING_ROWS ")"
@@ -200,17 +206,26 @@ static const Statement refuse_row = {.sql =
 	"        response = " FAILURE_RESPONSE \
 	"   FROM c" \
 	"  WHERE " IS_LOCKED_ROW \
-	" RETURNING " UNSTARTED ", " KEEP ", " NOTIFY_END("t.state")
+	" RETURNING " ENDED_ROW
 
 static const Statement expire_rows = {.sql = GIVE_UP(EXPIRED("c.active", "$now"))};
 static const Statement miss_rows = {.sql = GIVE_UP(MISSED("c.missed", "$serving"))};
 
 /* clang-format on */
 
-/* The tasks in the rows of the last result have ended without a run. */
-static void
-note_unstarted(uint64 count, EventKind kind, const Failure *why)
+/* A row that has ended without a run. */
+typedef struct EndedRow
 {
+	RowKey key;
+	int64 role_id;
+	OnFailure on_failure;
+} EndedRow;
+
+/* The tasks in the rows of the last result have ended without a run.  Returns them in "where". */
+static EndedRow *
+note_unstarted(MemoryContext where, uint64 count, EventKind kind, const Failure *why)
+{
+	EndedRow *rows = MemoryContextAlloc(where, Max(count, 1) * sizeof(EndedRow));
 	MonoTime now = clock_mono();
 	uint64 i;
 
@@ -218,7 +233,11 @@ note_unstarted(uint64 count, EventKind kind, const Failure *why)
 	{
 		note_unstarted_row(i, kind, why->error, why->sqlstate);
 		history_hint(statement_float8(i, UNSTARTED_COLUMNS + 1), now);
+		rows[i].key = (RowKey){statement_int64(i, 1), statement_text(where, i, 2)};
+		rows[i].role_id = statement_int64(i, UNSTARTED_COLUMNS + 2);
+		rows[i].on_failure = statement_int32(i, UNSTARTED_COLUMNS + 3);
 	}
+	return rows;
 }
 
 /* Add what WAITING_ROWS needs: rows of a role, as their columns name it. */
@@ -247,13 +266,19 @@ arg_waiting_rows(StatementArgs *args, const char *role, int64 role_id, const Tas
 static void
 fail_tasks(const TaskGroup *group, const TaskPlace *places, int count, const Failure *why)
 {
+	MemoryContext caller = CurrentMemoryContext;
 	StatementArgs args;
+	EndedRow *rows;
+	int i;
 
 	statement_begin(&args);
 	arg_waiting_rows(&args, group->role, group->role_id, places, count);
 	arg_failure(&args, why, roles_bound(group->role, group->role_id));
-	note_unstarted(work_execute(&fail_rows, &args), EVENT_FAILED, why);
+	count = (int) work_execute(&fail_rows, &args);
+	rows = note_unstarted(caller, count, EVENT_FAILED, why);
 	statement_end();
+	for (i = 0; i < count; i++)
+		on_failure_plan(MyScheduler->table, rows[i].key, rows[i].role_id, rows[i].on_failure);
 }
 
 /*
@@ -299,7 +324,7 @@ give_up(bool missed, TimestampTz now, const Candidate *candidates, int count)
 	Datum *dts;
 	Datum *actives;
 	Datum *words;
-	RowKey *rows;
+	EndedRow *rows;
 	int i;
 
 	statement_begin(&args);
@@ -319,15 +344,13 @@ give_up(bool missed, TimestampTz now, const Candidate *candidates, int count)
 	arg_text(&args, "state", "PLAN");
 	arg_failure(&args, why, InvalidOid);
 	count = (int) work_execute(missed ? &miss_rows : &expire_rows, &args);
-	rows = MemoryContextAlloc(caller, Max(count, 1) * sizeof(RowKey));
-	for (i = 0; i < count; i++)
-		rows[i] = (RowKey){statement_int64(i, 1), statement_text(caller, i, 2)};
-	note_unstarted(count, EVENT_GONE, why);
+	rows = note_unstarted(caller, count, EVENT_GONE, why);
 	statement_end();
 	for (i = 0; i < count; i++)
 	{
-		outcome_expired(MyScheduler->table, rows[i], now);
-		dependents_ended(rows[i].id);
+		repeat_expired(MyScheduler->table, rows[i].key, now);
+		on_failure_plan(MyScheduler->table, rows[i].key, rows[i].role_id, rows[i].on_failure);
+		dependents_ended(rows[i].key.id);
 	}
 	return count;
 }
@@ -376,7 +399,7 @@ fail_unstarted(TimestampTz now)
 		if (task->sqlstate[0] == '\0')
 			continue;
 		if (task->repeats &&
-			outcome_refused(MyScheduler->table, row, task->place.dt, now, &next, &waits))
+			repeat_refused(MyScheduler->table, row, task->place.dt, now, &next, &waits))
 			refuse_task(&group, task->place, &why, &next, waits);
 		else
 			fail_tasks(&group, &task->place, 1, &why);

@@ -47,6 +47,7 @@
 #include "shared/task.h"
 #include "task/queue_table.h"
 #include "task/relation.h"
+#include "task/repeat.h"
 #include "task/roles.h"
 #include "task/rows_sql.h"
 
@@ -54,11 +55,13 @@ PGDLLEXPORT Datum pg_task_report(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_returns_json(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_queue_facts(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_side_fault(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_following(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_report);
 PG_FUNCTION_INFO_V1(pg_task_returns_json);
 PG_FUNCTION_INFO_V1(pg_task_queue_facts);
 PG_FUNCTION_INFO_V1(pg_task_side_fault);
+PG_FUNCTION_INFO_V1(pg_task_following);
 
 /*
  * So many of the last ids are {recent}: a role to which row security shows few of many rows would
@@ -315,6 +318,49 @@ pg_task_side_fault(PG_FUNCTION_ARGS)
 	if (fault == NULL)
 		PG_RETURN_NULL();
 	PG_RETURN_TEXT_P(cstring_to_text(fault));
+}
+
+/*
+ * pg_task_following(cron, repeat, drift, anchor, dt, after, timezone, role, role_id): when a
+ * schedule that is planned for "dt" runs next, later than "after", and the name of its time zone.
+ * Without "dt" only the latter.  The query names rows that the caller may see.
+ */
+Datum
+pg_task_following(PG_FUNCTION_ARGS)
+{
+	Oid role =
+		PG_ARGISNULL(7) ? InvalidOid : roles_bound(NameStr(*PG_GETARG_NAME(7)), PG_GETARG_INT64(8));
+	RowRepeat repeat = {.until = DT_NOEND, .runs = PG_INT32_MAX};
+	TupleDesc desc;
+	Datum values[2] = {0};
+	bool nulls[2] = {true, true};
+	pg_tz *zone;
+	RowNext next;
+
+	(void) query_access();
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "pg_task_following must return a row");
+	repeat.role_id = PG_ARGISNULL(8) ? 0 : PG_GETARG_INT64(8);
+	if (!PG_ARGISNULL(6))
+		repeat.timezone = text_to_cstring(PG_GETARG_TEXT_PP(6));
+	zone = repeat_zone(role, repeat.timezone);
+	if (zone)
+		values[1] = CStringGetTextDatum(pg_get_timezone_name(zone));
+	nulls[1] = zone == NULL;
+	if (!PG_ARGISNULL(4) && !PG_ARGISNULL(2))
+	{
+		repeat.dt = PG_GETARG_TIMESTAMPTZ(4);
+		repeat.anchor = PG_ARGISNULL(3) ? repeat.dt : PG_GETARG_TIMESTAMPTZ(3);
+		repeat.drift = PG_GETARG_BOOL(2);
+		if (!PG_ARGISNULL(0))
+			repeat.cron = text_to_cstring(PG_GETARG_TEXT_PP(0));
+		if (!PG_ARGISNULL(1))
+			repeat.repeat = *PG_GETARG_INTERVAL_P(1);
+		nulls[0] =
+			zone == NULL || !repeat_following(&repeat, PG_GETARG_TIMESTAMPTZ(5), zone, &next);
+		values[0] = nulls[0] ? (Datum) 0 : TimestampTzGetDatum(next.dt);
+	}
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
 }
 
 /*

@@ -15,6 +15,7 @@
 #include "access/htup_details.h"
 #include "access/sysattr.h"
 #include "catalog/pg_type.h"
+#include "common/hashfn.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
@@ -33,9 +34,9 @@
 #include "settings.h"
 #include "shared/shared.h"
 #include "shared/task.h"
-#include "task/outcome.h"
 #include "task/owner.h"
 #include "task/queue_table.h"
+#include "task/repeat.h"
 #include "task/roles.h"
 #include "task/rows.h"
 #include "task/schedule.h"
@@ -80,6 +81,7 @@ typedef enum CheckKind
 {
 	CHECK_TIME,		/* infinite, or early enough for "active" to be added */
 	CHECK_COUNT,	/* not negative */
+	CHECK_POSITIVE, /* the same, and not zero */
 	CHECK_FACTOR,	/* the same for a real, and not NaN */
 	CHECK_INTERVAL, /* at least so many microseconds, as intervals are compared */
 	CHECK_PARTS,	/* no part of an interval is negative */
@@ -111,6 +113,7 @@ static const Check checks[] = {
 	{COLUMN_DT, CHECK_TIME, .rule = IN_RANGE},
 	{COLUMN_PLANNED, CHECK_TIME, .rule = IN_RANGE},
 	{COLUMN_ANCHOR, CHECK_TIME, .rule = IN_RANGE},
+	{COLUMN_RUNS_LEFT, CHECK_POSITIVE, .rule = POSITIVE},
 	{COLUMN_REQUEST, CHECK_PRESENT, .rule = "some SQL"},
 	{COLUMN_FAILED, CHECK_COUNT, .rule = ZERO_OR_MORE},
 	{COLUMN_LOST, CHECK_COUNT, .rule = ZERO_OR_MORE},
@@ -136,6 +139,7 @@ static const Check checks[] = {
 	{COLUMN_QUEUE, CHECK_LENGTH, .limit = TASK_QUEUE_MAX},
 	{COLUMN_KEY, CHECK_LENGTH, .limit = TASK_KEY_MAX},
 	{COLUMN_HOLD, CHECK_LENGTH, .limit = TASK_HOLD_MAX},
+	{COLUMN_ON_FAILURE, CHECK_LENGTH, .limit = TASK_ON_FAILURE_MAX},
 	{COLUMN_TIMEZONE, CHECK_LENGTH, .limit = TASK_ZONE_MAX},
 	{COLUMN_CRON, CHECK_LENGTH, .limit = TASK_KEY_MAX},
 	{COLUMN_FLOW, CHECK_LENGTH, .limit = TASK_NAME_MAX},
@@ -169,6 +173,8 @@ passes(const Check *check, Datum value)
 			return TIMESTAMP_NOT_FINITE(time) || schedule_in_range(time);
 		case CHECK_COUNT:
 			return DatumGetInt32(value) >= 0;
+		case CHECK_POSITIVE:
+			return DatumGetInt32(value) > 0;
 		case CHECK_FACTOR:
 			return DatumGetFloat4(value) >= 0;
 		case CHECK_INTERVAL:
@@ -258,6 +264,30 @@ check_combinations(const TriggerRow *old, const TriggerRow *new)
 }
 
 /*
+ * A schedule whose first run would come after its end never runs, and a run that waits beyond an
+ * end which is set now would run all the same: say so.  A run that is tried again may be late.
+ */
+static void
+check_until(const TriggerRow *old, const TriggerRow *new)
+{
+	bool isnull[2];
+	TimestampTz until = DatumGetTimestampTz(trigger_value(new, COLUMN_REPEAT_UNTIL, &isnull[0]));
+	TimestampTz dt = DatumGetTimestampTz(trigger_value(new, COLUMN_DT, &isnull[1]));
+
+	if (isnull[0] || isnull[1] || dt <= until || TIMESTAMP_IS_NOEND(dt) ||
+		!trigger_has_state(new, "PLAN") || !trigger_repeats(new) ||
+		!trigger_is_null(new, COLUMN_PLANNED) ||
+		(keeps(old, new, COLUMN_REPEAT_UNTIL) && keeps(old, new, COLUMN_DT)) ||
+		SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA)
+		return;
+	ereport(ERROR, (errcode(ERRCODE_CHECK_VIOLATION),
+					errmsg("\"repeat_until\" of a schedule must not be before its next run"),
+					errdetail("That is planned for %s.", timestamptz_to_str(dt)),
+					errhint("To end the schedule now, set its \"state\" to STOP."),
+					errtablecol(new->rel, trigger_column(new->rel, COLUMN_REPEAT_UNTIL))));
+}
+
+/*
  * Check what a user has written.  What an UPDATE leaves as it was, it does not check: whoever may
  * change a row that has bypassed this trigger may at least stop the task.
  */
@@ -279,6 +309,7 @@ check_values(const TriggerRow *old, const TriggerRow *new)
 									   : psprintf("be at most %d bytes long", check->limit));
 	}
 	check_combinations(old, new);
+	check_until(old, new);
 }
 
 /* ---- rights ---- */
@@ -329,10 +360,10 @@ check_role(const TriggerRow *row)
 static void
 check_rights(const TriggerRow *old, const TriggerRow *new)
 {
-	static const TaskColumn fixed[] = {COLUMN_PID,	 COLUMN_ATTEMPT, COLUMN_CRASHED, COLUMN_LEASE,
-									   COLUMN_START, COLUMN_STOP,	 COLUMN_NEXT,	 COLUMN_ID,
-									   COLUMN_ROLE,	 COLUMN_ROLE_ID};
-	int nfixed = old ? (int) lengthof(fixed) : 7; /* new rows: the first seven */
+	static const TaskColumn fixed[] = {
+		COLUMN_PID,	 COLUMN_ATTEMPT,  COLUMN_CRASHED, COLUMN_LEASE, COLUMN_START,  COLUMN_STOP,
+		COLUMN_NEXT, COLUMN_FAILURES, COLUMN_ID,	  COLUMN_ROLE,	COLUMN_ROLE_ID};
+	int nfixed = old ? (int) lengthof(fixed) : 8; /* new rows: the first eight */
 	bool stop_is_ours = /* pg_task_timed writes it, whatever the user has set */
 		old && ((trigger_has_state(old, "PLAN") && trigger_has_state(new, "STOP")) ||
 				(trigger_has_state(old, "STOP") && trigger_has_state(new, "PLAN")));
@@ -457,6 +488,30 @@ write_columns(const TriggerRow *row, Columns *columns)
 	return heap_form_tuple(desc, values, isnull);
 }
 
+/*
+ * Write the columns that were set, into a slot other than the "given" one, which drop_row frees.
+ */
+static void
+write_row(TriggerRow *row, Columns *columns, const TupleTableSlot *given)
+{
+	HeapTuple tuple = write_columns(row, columns);
+	TupleTableSlot *slot = row->slot;
+
+	if (slot == given)
+		slot = MakeSingleTupleTableSlot(RelationGetDescr(row->rel), &TTSOpsHeapTuple);
+	ExecStoreHeapTuple(tuple, slot, false);
+	slot_getallattrs(slot);
+	columns->count = 0;
+	*row = (TriggerRow){.rel = row->rel, .tuple = tuple, .slot = slot};
+}
+
+static void
+drop_row(const TriggerRow *row, const TupleTableSlot *given)
+{
+	if (row->slot != given)
+		ExecDropSingleTupleTableSlot(row->slot);
+}
+
 /* ---- ids ---- */
 
 /*
@@ -528,6 +583,34 @@ find_cron_time(const TriggerRow *row, TimestampTz after, TimestampTz *next)
 		return schedule_next_cron(&cron, after, find_zone(row), next);
 	*next = DT_NOEND;
 	return true;
+}
+
+/*
+ * Replace each "H" in the cron expression of a row, so that the schedules of many do not begin at
+ * once: by what identifies the schedule, its queue and its key, or else its request.
+ */
+static void
+set_spread(const TriggerRow *row, Columns *columns)
+{
+	bool isnull;
+	Datum value = trigger_value(row, COLUMN_CRON, &isnull);
+	TaskColumn name = trigger_is_null(row, COLUMN_KEY) ? COLUMN_REQUEST : COLUMN_KEY;
+	uint32 seed = 0;
+	char *spread;
+
+	if (isnull || toast_raw_datum_size(value) - VARHDRSZ > TASK_KEY_MAX || owner_acts())
+		return;
+	value = trigger_value(row, COLUMN_QUEUE, &isnull);
+	if (!isnull)
+		seed = DatumGetUInt32(hash_any((unsigned char *) VARDATA_ANY(DatumGetTextPP(value)),
+									   VARSIZE_ANY_EXHDR(DatumGetTextPP(value))));
+	value = trigger_value(row, name, &isnull);
+	if (!isnull)
+		seed ^= DatumGetUInt32(hash_any((unsigned char *) VARDATA_ANY(DatumGetTextPP(value)),
+										VARSIZE_ANY_EXHDR(DatumGetTextPP(value))));
+	spread = cron_spread(TextDatumGetCString(trigger_value(row, COLUMN_CRON, &isnull)), seed);
+	if (spread)
+		set_column(columns, row, COLUMN_CRON, CStringGetTextDatum(spread), false);
 }
 
 /*
@@ -836,7 +919,7 @@ text_or_null(const TriggerRow *row, TaskColumn which)
 static void
 set_resumed(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 {
-	RowRepeat repeat = {0};
+	RowRepeat repeat = {.until = DT_NOEND, .runs = PG_INT32_MAX};
 	SettingsMissed missed;
 	TimestampTz now;
 	RowNext next;
@@ -871,7 +954,7 @@ set_resumed(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 	repeat.drift = !isnull && DatumGetBool(value);
 	value = trigger_value(new, COLUMN_ANCHOR, &isnull);
 	repeat.anchor = isnull ? repeat.dt : DatumGetTimestampTz(value);
-	if (!outcome_find_next(row, &repeat, NULL, now, &next))
+	if (!repeat_find_next(row, &repeat, NULL, now, &next))
 		return;
 	set_column(columns, new, COLUMN_DT, TimestampTzGetDatum(next.dt), false);
 	if (next.has_anchor)
@@ -893,11 +976,16 @@ pg_task_timed(PG_FUNCTION_ARGS)
 	Columns columns = {0};
 	TriggerRow old;
 	TriggerRow new;
+	HeapTuple tuple;
 
 	if (owner_acts())
 		return PointerGetDatum(data->tg_newtuple);
 	old = row_of(data, data->tg_trigtuple, data->tg_trigslot);
 	new = row_of(data, data->tg_newtuple, data->tg_newslot);
+	if (!trigger_same_value(&old, &new, COLUMN_CRON))
+		set_spread(&new, &columns);
+	if (columns.count > 0)
+		write_row(&new, &columns, data->tg_newslot);
 	set_binding(&old, &new, &columns);
 	if (SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA && !after_is_marking(new.rel))
 	{
@@ -910,7 +998,9 @@ pg_task_timed(PG_FUNCTION_ARGS)
 		set_time_of_run(&old, &new, &columns);
 		set_watch(&old, &new, &columns);
 	}
-	return PointerGetDatum(write_columns(&new, &columns));
+	tuple = write_columns(&new, &columns);
+	drop_row(&new, data->tg_newslot);
+	return PointerGetDatum(tuple);
 }
 
 /* Check a row that is not written by pg_task itself.  "old" is NULL for an INSERT. */
@@ -1102,21 +1192,6 @@ set_labels(const TriggerRow *row, Columns *columns)
 				   false);
 }
 
-/* Write the columns that were set, into a slot that ExecDropSingleTupleTableSlot frees. */
-static void
-write_row(const TriggerData *data, TriggerRow *row, Columns *columns)
-{
-	HeapTuple tuple = write_columns(row, columns);
-	TupleTableSlot *slot = row->slot;
-
-	if (slot == data->tg_trigslot)
-		slot = MakeSingleTupleTableSlot(RelationGetDescr(row->rel), &TTSOpsHeapTuple);
-	ExecStoreHeapTuple(tuple, slot, false);
-	slot_getallattrs(slot);
-	columns->count = 0;
-	*row = row_of(data, tuple, slot);
-}
-
 /*
  * Trigger, BEFORE INSERT, FOR EACH ROW.  Writes role_id, what the row inherits from the task that
  * inserts it, the time for which a cron expression plans it, and the task that it watches.  Checks
@@ -1140,18 +1215,18 @@ pg_task_bound(PG_FUNCTION_ARGS)
 	/* the owner inserts a row from a task table, as a dump does: what it waits for may be gone */
 	known = trigger_role_id(&row) != 0 && is_owner(row.rel);
 	set_labels(&row, &columns);
+	set_spread(&row, &columns);
 	if (columns.count > 0)
-		write_row(data, &row, &columns);
+		write_row(&row, &columns, data->tg_trigslot);
 	bind_new_row(&row, &columns);
 	if (!owner_acts())
 		watch_new_row(&row, &columns, !known);
 	/* of what is written, "row" knows role_id */
 	if (columns.count > row.binds)
-		write_row(data, &row, &columns);
+		write_row(&row, &columns, data->tg_trigslot);
 	finish_new_row(&row);
 	tuple = write_columns(&row, &columns);
-	if (row.slot != data->tg_trigslot)
-		ExecDropSingleTupleTableSlot(row.slot);
+	drop_row(&row, data->tg_trigslot);
 	return PointerGetDatum(tuple);
 }
 

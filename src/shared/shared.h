@@ -384,9 +384,10 @@ typedef struct SharedExecutor
  */
 typedef struct SharedConfigured
 {
-	char sessions[TZ_STRLEN_MAX + 1]; /* TimeZone: a name, or empty */
-	char tasks[TZ_STRLEN_MAX + 1];	  /* pg_task.timezone: the same */
-	int format;						  /* pg_task.format: a ResultFormat */
+	char sessions[TZ_STRLEN_MAX + 1];		  /* TimeZone: a name, or empty */
+	char tasks[TZ_STRLEN_MAX + 1];			  /* pg_task.timezone: the same */
+	int format;								  /* pg_task.format: a ResultFormat */
+	char on_failure[TASK_ON_FAILURE_MAX + 1]; /* pg_task.on_failure */
 } SharedConfigured;
 
 typedef struct SharedState

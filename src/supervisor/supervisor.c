@@ -790,6 +790,7 @@ publish_configured(void)
 	if (settings.task_timezone)
 		strlcpy(configured.tasks, pg_get_timezone_name(settings.task_timezone),
 				sizeof(configured.tasks));
+	strlcpy(configured.on_failure, Settings.on_failure, sizeof(configured.on_failure));
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	Shared->configured = configured;
 	LWLockRelease(Shared->directory);

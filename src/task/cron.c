@@ -16,6 +16,8 @@
  */
 #include "postgres.h"
 
+#include "common/hashfn.h"
+#include "lib/stringinfo.h"
 #include "port/pg_bitutils.h"
 #include "utils/datetime.h"
 
@@ -230,6 +232,12 @@ read_element(Parser *parser)
 		parser->at++;
 		return read_step(parser, low, low + count_values(parser->field) - 1);
 	}
+	if (c == 'H' || c == 'h')
+		return refuse_field(
+			parser, parser->at,
+			"Write \"H\", \"H(low-high)\", and \"/step\" behind either; in the row of"
+			" a task a value replaces it.",
+			"\"H\" was not expected");
 	if (c == '?')
 		return refuse_field(parser, parser->at, "Write \"*\" instead.", "\"?\" is not supported");
 	if (parser->field == CRON_DAY && c == '$')
@@ -259,12 +267,10 @@ read_field(Parser *parser)
 	}
 }
 
-/* Read the five or six fields of an expression. */
-static bool
-read_fields(Parser *parser)
+/* How many fields has an expression that begins here? */
+static int
+count_fields(const char *at)
 {
-	bool day_any = false;
-	const char *at = parser->at;
 	int count = 0;
 
 	for (; *at != '\0'; count++)
@@ -272,6 +278,16 @@ read_fields(Parser *parser)
 		at += strcspn(at, BLANKS);
 		at += strspn(at, BLANKS);
 	}
+	return count;
+}
+
+/* Read the five or six fields of an expression. */
+static bool
+read_fields(Parser *parser)
+{
+	bool day_any = false;
+	int count = count_fields(parser->at);
+
 	if (count != 5 && count != 6)
 	{
 		snprintf(parser->error->detail, sizeof(parser->error->detail),
@@ -325,6 +341,86 @@ read_nickname(Parser *parser)
 	parser->error->hint = "Nicknames are @yearly, @annually, @monthly, @weekly, @daily, @midnight,"
 						  " @hourly and @reboot.";
 	return false;
+}
+
+/*
+ * Read "H", "H(low-high)", and "/step" behind either, as the scheduler of Jenkins has them, and
+ * append what stands for it.  Returns what follows; or NULL if this is something else, or
+ * malformed.
+ */
+static const char *
+spread_element(StringInfo out, const char *at, CronField field, uint32 seed)
+{
+	Parser parser = {.at = at + 1};
+	int low = Fields[field].low;
+	int high = field == CRON_DAY ? 28 : low + count_values(field) - 1;
+	int first = low;
+	int last = high;
+	int step = 0;
+	uint32 hash = murmurhash32(seed + field);
+
+	if (*at != 'H' && *at != 'h')
+		return NULL;
+	if (*parser.at == '(')
+	{
+		parser.at++;
+		if (!read_number(&parser, &first) || *parser.at++ != '-' || !read_number(&parser, &last) ||
+			*parser.at++ != ')' || first < low || last < first || last > Fields[field].high)
+			return NULL;
+	}
+	if (*parser.at == '/')
+	{
+		parser.at++;
+		if (!read_number(&parser, &step) || step == 0 || step > last - first + 1)
+			return NULL;
+	}
+	if (*parser.at != ',' && !strchr(BLANKS, *parser.at))
+		return NULL;
+	if (step > 0)
+		appendStringInfo(out, "%d-%d/%d", first + (int) (hash % step), last, step);
+	else
+		appendStringInfo(out, "%d", first + (int) (hash % (last - first + 1)));
+	return parser.at;
+}
+
+/*
+ * An expression in which each "H" is a value that the seed determines: so the same one never moves,
+ * and many of them do not match at once.  What is not understood stays.  NULL: there is none.
+ */
+char *
+cron_spread(const char *text, uint32 seed)
+{
+	const char *at = text + strspn(text, BLANKS);
+	CronField field = count_fields(at) == 6 ? CRON_SECOND : CRON_MINUTE;
+	bool begins = true; /* an element */
+	bool found = false;
+	StringInfoData out;
+
+	if (*at == '@' || strpbrk(at, "Hh") == NULL)
+		return NULL;
+	initStringInfo(&out);
+	while (*at != '\0' && field < CRON_FIELDS)
+	{
+		const char *behind = begins ? spread_element(&out, at, field, seed) : NULL;
+
+		begins = false;
+		if (behind)
+		{
+			found = true;
+			at = behind;
+			continue;
+		}
+		begins = *at == ',';
+		if (strchr(BLANKS, *at))
+		{
+			begins = true;
+			field++;
+			at += strspn(at, BLANKS) - 1;
+		}
+		appendStringInfoChar(&out, *at++);
+	}
+	appendStringInfoString(&out, at);
+	return found ? out.data : NULL;
 }
 
 /* Return the lowest bit that is set, "from" or higher, or -1. */

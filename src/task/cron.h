@@ -55,6 +55,7 @@ typedef struct CronSpan
  */
 typedef bool (*CronZone)(const void *zone, int64 moment, CronSpan *span);
 
+extern char *cron_spread(const char *text, uint32 seed);
 extern bool cron_parse(const char *text, Cron *cron, CronError *error);
 extern bool
 cron_next(const Cron *cron, int64 after, CronZone find_span, const void *zone, int64 *next);

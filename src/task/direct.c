@@ -38,6 +38,7 @@
 #include "nodes/nodeFuncs.h"
 #include "rewrite/rewriteHandler.h"
 #include "storage/procarray.h"
+#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
@@ -46,9 +47,9 @@
 
 #include "compat.h"
 #include "shared/shared.h"
-#include "task/outcome.h"
 #include "task/owner.h"
 #include "task/relation.h"
+#include "task/repeat.h"
 #include "task/rows.h"
 #include "task/table.h"
 
@@ -757,15 +758,22 @@ find_next(const TupleTableSlot *slot, const RowFinish *finish, RowNext *next)
 		.role_id = DatumGetInt64(value_of(slot, COLUMN_ROLE_ID)),
 		.cron = text_or_null(slot, COLUMN_CRON),
 		.missed = text_or_null(slot, COLUMN_MISSED),
+		.until = DT_NOEND,
+		.runs = PG_INT32_MAX,
 	};
+
+	if (!is_null(slot, COLUMN_REPEAT_UNTIL))
+		repeat.until = DatumGetTimestampTz(value_of(slot, COLUMN_REPEAT_UNTIL));
+	if (!is_null(slot, COLUMN_RUNS_LEFT))
+		repeat.runs = DatumGetInt32(value_of(slot, COLUMN_RUNS_LEFT));
 
 	repeat.anchor = is_null(slot, COLUMN_ANCHOR)
 						? repeat.dt
 						: DatumGetTimestampTz(value_of(slot, COLUMN_ANCHOR));
 	if (!is_null(slot, COLUMN_REPEAT))
 		repeat.repeat = *DatumGetIntervalP(value_of(slot, COLUMN_REPEAT));
-	return outcome_find_next((RowKey){finish->run.id, finish->role}, &repeat, finish->result,
-							 finish->result->stop, next);
+	return repeat_find_next((RowKey){finish->run.id, finish->role}, &repeat, finish->result,
+							finish->result->stop, next);
 }
 
 /* Insert the row of the next run, made from the one that was found, and fire our trigger. */
@@ -791,6 +799,9 @@ insert_next(Rows *rows, int64 id, const RowNext *next)
 		set(rows, COLUMN_ANCHOR, TimestampTzGetDatum(next->anchor));
 	if (!is_null(rows->old, COLUMN_HOLD))
 		set(rows, COLUMN_HOLD, value_of(rows->old, COLUMN_HOLD));
+	if (!is_null(rows->old, COLUMN_RUNS_LEFT))
+		set(rows, COLUMN_RUNS_LEFT,
+			Int32GetDatum(DatumGetInt32(value_of(rows->old, COLUMN_RUNS_LEFT)) - 1));
 	set_null(rows, COLUMN_STREAK);
 	InitResultRelInfo(result, rows->rel, 0, NULL, 0);
 	if (ExecBRInsertTriggers(estate, result, rows->new))

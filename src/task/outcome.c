@@ -22,19 +22,13 @@
 
 #include "settings.h"
 #include "task/events.h"
+#include "task/on_failure.h"
 #include "task/outcome.h"
+#include "task/repeat.h"
 #include "task/roles.h"
 #include "task/rows.h"
 #include "task/rows_sql.h"
-#include "task/schedule.h"
 #include "task/statement.h"
-
-/* Minimum delay before the next run of a repeating task that has expired (ms). */
-#define EXPIRED_PAUSE_MS 1000
-
-/* How long a repeating task waits whose role may not run it, until it is tried again (ms). */
-#define REFUSED_PAUSE_MS (60 * 1000)
-#define REFUSED_PAUSE_MAX_MS (10 * 60 * 1000)
 
 /* Longest wait for a retry (us), unless "delay" itself is longer. */
 #define RETRY_MAX ((double) USECS_PER_HOUR)
@@ -62,6 +56,20 @@
 /* How many runs of a schedule have failed in a row, with this one. */
 #define STREAK "CASE WHEN " REPEATS " THEN least(coalesce(t.streak, 0), 2147483646) + 1 END"
 
+/*
+ * The runs that have failed, with this one: the last ten.  The owner of the table may have written
+ * anything into the column.
+ */
+#define FAILURES(failed) \
+	"CASE WHEN " failed " THEN" \
+	"  CASE WHEN jsonb_typeof(t.failures) IS DISTINCT FROM 'array' THEN '[]'" \
+	"       WHEN jsonb_array_length(t.failures) >= 10 THEN t.failures - 0" \
+	"       ELSE t.failures END" \
+	"  || jsonb_build_array(jsonb_build_object('attempt', t.attempt, 'start', $start::timestamptz," \
+	"       'stop', $stop::timestamptz, 'pid', t.pid, 'sqlstate', $sqlstate::text," \
+	"       'error', left($error, 200)))" \
+	" ELSE t.failures END"
+
 /* With "keep" of 0 a row goes when it is DONE, unless other tasks of its flow have not ended. */
 #define REMOVES "(t.keep <= interval '0' AND t.flow IS NULL)"
 
@@ -86,6 +94,7 @@ static const Statement write_end = {.sql =
 	"       failed = least(coalesce(t.failed, 0), 2147483646) + $failed,"
 	"       crashed = coalesce(t.crashed, 0) + $crashed,"
 	"       streak = CASE WHEN $state = 'FAIL' THEN " STREAK " ELSE t.streak END,"
+	"       failures = " FAILURES("$state <> 'STOP'") ","
 	"       lost = CASE WHEN $lost THEN least(coalesce(t.lost, 0), 2147483646) + 1 ELSE t.lost END,"
 	"       planned = CASE WHEN $again IS NULL OR " PLANNED_AGAIN " THEN t.planned"
 	"                      ELSE " PLANNED " END,"
@@ -100,6 +109,7 @@ static const Statement write_again = {.sql =
 	"   SET state = 'PLAN', start = $start, stop = $stop, response = $response, error = $error,"
 	"       sqlstate = $sqlstate, notice = $notice, failed = 0, planned = NULL,"
 	"       streak = CASE WHEN $error IS NOT NULL THEN " STREAK " END,"
+	"       failures = " FAILURES("$error IS NOT NULL") ","
 	"       dt = " AGAIN_TIME
 	" WHERE " IS_RUN " AND t.state = 'WORK'"};
 
@@ -137,7 +147,7 @@ static const Statement delete_row = {.sql =
 	"       ((" PLANNED " AT TIME ZONE 'UTC')" \
 	"        + CASE WHEN t.active < interval '100 years' THEN t.active END) AT TIME ZONE 'UTC'," \
 	"       " REPEATS ", coalesce(t.role::text, ''), coalesce(t.role_id, 0), " PLANNED_AGAIN "," \
-	"       substr(t.format, 1, 8), " QUEUE_NAME ", coalesce(t.lost, 0)" \
+	"       substr(t.format, 1, 8), " QUEUE_NAME ", coalesce(t.lost, 0), " ON_FAILURE \
 	"  FROM {rows} AS t" \
 	" WHERE " IS_ANY_RUN " AND t.state = 'WORK'" \
 	"   FOR NO KEY UPDATE OF t"
@@ -277,253 +287,10 @@ read_retry(const TaskTable *table, TaskRun run, bool wait, RowRetry *retry)
 		retry->format = statement_text_or_null(caller, 0, 12);
 		retry->queue = statement_text(caller, 0, 13);
 		retry->lost = statement_int32(0, 14);
+		retry->on_failure = statement_int32(0, 15);
 	}
 	statement_end();
 	return found;
-}
-
-/* ---- the next run ---- */
-
-/* clang-format off */
-
-/* A row that has ended and repeats.  In a partitioned table other rows may have its id and role. */
-#define ENDED_CHAIN \
-	"t.id = $id AND t.role = $role::name AND t.state IN ('DONE', 'FAIL', 'GONE') AND " REPEATS
-
-#define READ_REPEAT(row) \
-	"SELECT " PLANNED ", t.repeat, t.drift," \
-	"       substr(t.timezone, 1, " CppAsString2(TASK_ZONE_MAX) " + 1)," \
-	"       coalesce(t.role_id, 0)," \
-	"       substr(t.cron, 1, " CppAsString2(TASK_KEY_MAX) " + 1), coalesce(t.anchor, " PLANNED ")," \
-	"       substr(t.missed, 1, 8), coalesce(t.active < interval '100 years', false)" \
-	"  FROM {rows} AS t" \
-	" WHERE " row \
-	" LIMIT 1"
-
-static const Statement find_ended = {.sql = READ_REPEAT(ENDED_CHAIN)};
-
-static const Statement find_waiting = {.sql =
-	READ_REPEAT("t.id = $id AND t.role = $role::name AND t.dt = $dt AND t.state = $state"
-				" AND " REPEATS)};
-
-/* One that has failed so many times in a row is put on hold. */
-static const Statement insert_next = {.sql =
-	"INSERT INTO {table} (parent, dt, anchor, hold, {inherited})"
-	" SELECT t.id, $dt, $anchor,"
-	"        CASE WHEN t.state = 'FAIL' AND t.hold IS NULL"
-	"                  AND t.streak >= nullif(coalesce(t.hold_after, $hold_after), 0)"
-	"             THEN format('failed %s times in a row', t.streak) ELSE t.hold END,"
-	"        {inherited}"
-	"   FROM {rows} AS t WHERE " ENDED_CHAIN " LIMIT 1"
-	" RETURNING id"};
-
-/* Only one row is written, although another one may look the same: see above. */
-static const Statement link_next = {.sql =
-	"WITH c AS MATERIALIZED ("
-	"SELECT t.tableoid AS oid, t.ctid AS tid FROM {rows} AS t WHERE " ENDED_CHAIN " LIMIT 1"
-	") UPDATE {rows} AS t SET next = $next FROM c WHERE " IS_LOCKED_ROW};
-/* clang-format on */
-
-/*
- * Read how a task that has ended, or one that waits until then, repeats.  Returns false if it does
- * not, or if the row was deleted.
- */
-static bool
-read_repeat(const TaskTable *table, RowKey row, const TimestampTz *waits, RowRepeat *repeat)
-{
-	MemoryContext caller = CurrentMemoryContext;
-	StatementArgs args;
-	bool repeats;
-
-	statement_begin(&args);
-	arg_int64(&args, "id", row.id);
-	arg_text(&args, "role", row.role);
-	if (waits)
-	{
-		arg_timestamp(&args, "dt", *waits);
-		arg_text(&args, "state", "PLAN");
-	}
-	repeats = statement_execute(waits ? &find_waiting : &find_ended, table, &args) > 0;
-	if (repeats)
-	{
-		repeat->dt = statement_time(0, 1);
-		memset(&repeat->repeat, 0, sizeof(Interval));
-		if (!statement_is_null(0, 2))
-			repeat->repeat = *DatumGetIntervalP(statement_value(0, 2, INTERVALOID));
-		repeat->drift = statement_bool(0, 3);
-		repeat->timezone = statement_text_or_null(caller, 0, 4);
-		repeat->role_id = statement_int64(0, 5);
-		repeat->cron = statement_text_or_null(caller, 0, 6);
-		repeat->anchor = statement_time(0, 7);
-		repeat->missed = statement_text_or_null(caller, 0, 8);
-		repeat->expires = statement_bool(0, 9);
-	}
-	statement_end();
-	return repeats;
-}
-
-/*
- * Plan the next run of a repeating task that has ended: insert a new row, made from this one, and
- * remember in this one that it is done, unless a trigger of the owner's has kept the new row.
- */
-static void
-insert_next_run(const TaskTable *table, RowKey row, const RowNext *next)
-{
-	StatementArgs args;
-	int64 id = 0;
-	bool inserted;
-
-	statement_begin(&args);
-	arg_int64(&args, "id", row.id);
-	arg_text(&args, "role", row.role);
-	arg_timestamp(&args, "dt", next->dt);
-	if (next->has_anchor)
-		arg_timestamp(&args, "anchor", next->anchor);
-	else
-		arg_null(&args, "anchor", TIMESTAMPTZOID);
-	arg_int32(&args, "hold_after", next->hold_after);
-	inserted = statement_execute(&insert_next, table, &args) > 0;
-	if (inserted)
-		id = statement_int64(0, 1);
-	statement_end();
-	if (!inserted)
-		return;
-	statement_begin(&args);
-	arg_int64(&args, "id", row.id);
-	arg_text(&args, "role", row.role);
-	arg_int64(&args, "next", id);
-	statement_execute(&link_next, table, &args);
-	statement_end();
-}
-
-/*
- * When a task runs next, and the anchor from which that is counted, if there is one.  It has ended
- * at "end"; or, without "run", it did not run, and is not to repeat before that.  Returns false if
- * there is no such time in range, or the cron expression is invalid: while the trigger is disabled,
- * nothing is checked.
- */
-static bool
-find_next(const RowRepeat *repeat, SettingsMissed missed, const TaskResult *run, TimestampTz end,
-		  pg_tz *zone, RowNext *next)
-{
-	TimestampTz after = Max(end, repeat->dt);
-	CronError error;
-	Cron cron;
-
-	/*
-	 * The next run is planned later than this: for each missed time, for the first that the run has
-	 * missed, or for none of them.  What a task has missed that did not run is over, too.
-	 */
-	if (run && missed == MISSED_ALL)
-		after = repeat->dt;
-	else if (run && missed == MISSED_ONE)
-		after = Max(run->start, repeat->dt);
-	next->has_anchor = repeat->cron == NULL && repeat->drift;
-	if (repeat->cron)
-	{
-		if (!cron_parse(repeat->cron, &cron, &error))
-			return false;
-		if (!cron.at_start)
-			return schedule_next_cron(&cron, after, zone, &next->dt);
-		/* it waits for the next start of the server: see scheduler/unstarted.c */
-		next->has_anchor = true;
-		next->anchor = PgStartTime;
-		next->dt = DT_NOEND;
-		return true;
-	}
-	next->anchor = schedule_anchor(repeat->anchor, repeat->dt, &repeat->repeat, zone);
-	return schedule_next(next->anchor, repeat->dt, &repeat->repeat, repeat->drift, end,
-						 repeat->drift ? after : end, zone, &next->dt) &&
-		   schedule_in_range(next->dt);
-}
-
-/*
- * Find the next run of the task in this row, which has ended or cannot be started: see find_next.
- * Returns false, with a WARNING, if there is none.
- */
-bool
-outcome_find_next(RowKey row, const RowRepeat *repeat, const TaskResult *run, TimestampTz end,
-				  RowNext *next)
-{
-	SettingsTask settings;
-	SettingsMissed missed;
-	pg_tz *zone;
-
-	/*
-	 * not the session's TimeZone: this may run in the scheduler, or in an executor whose task has
-	 * changed the setting
-	 */
-	settings = roles_settings(roles_bound(row.role, repeat->role_id));
-	if (repeat->timezone)
-		zone = zone_find(repeat->timezone);
-	else
-		zone = settings.task_timezone ? settings.task_timezone : settings.timezone;
-	next->hold_after = settings.hold_after;
-	missed = settings_missed(repeat->missed, settings.missed);
-	if (zone == NULL)
-		ereport(WARNING, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						  errmsg("task " INT64_FORMAT " does not repeat", row.id),
-						  errdetail("The time zone \"%s\" is not recognized.", repeat->timezone)));
-	else if (find_next(repeat, missed, run, end, zone, next))
-		return true;
-	else
-		ereport(WARNING, (errcode(ERRCODE_DATETIME_VALUE_OUT_OF_RANGE),
-						  errmsg("task " INT64_FORMAT " does not repeat", row.id),
-						  errdetail("There is no next time in range.")));
-	return false;
-}
-
-/*
- * A task has expired, and its row says so: plan the next run, if it repeats.  The pause prevents an
- * endless fast series of rows.
- */
-void
-outcome_expired(const TaskTable *table, RowKey row, TimestampTz now)
-{
-	TimestampTz end = TimestampTzPlusMilliseconds(now, EXPIRED_PAUSE_MS);
-	RowRepeat repeat;
-	RowNext next;
-
-	if (read_repeat(table, row, NULL, &repeat) && outcome_find_next(row, &repeat, NULL, end, &next))
-		insert_next_run(table, row, &next);
-}
-
-/*
- * A waiting task cannot be started, because its role may not run it: its state becomes FAIL, and
- * this returns false.  But a task that repeats waits, with the error in its row, until the role may
- * run it.  It is tried again after as long as it has waited so far, but within bounds, so it is
- * written a few times and then seldom; or, if it must not start so late ("waits" is false), at its
- * next time.  So it makes no rows that failed, and nobody has to plan it again.
- */
-bool
-outcome_refused(const TaskTable *table, RowKey row, TimestampTz dt, TimestampTz now, RowNext *next,
-				bool *waits)
-{
-	TimestampTz end = TimestampTzPlusMilliseconds(now, REFUSED_PAUSE_MS);
-	int64 waited = REFUSED_PAUSE_MAX_MS;
-	RowRepeat repeat;
-
-	if (!read_repeat(table, row, &dt, &repeat))
-		return false;
-	*waits = !repeat.expires;
-	if (repeat.expires)
-		return outcome_find_next(row, &repeat, NULL, end, next);
-	if (!TIMESTAMP_NOT_FINITE(repeat.dt))
-		waited = Min(Max((now - repeat.dt) / 1000, REFUSED_PAUSE_MS), waited);
-	*next = (RowNext){.dt = TimestampTzPlusMilliseconds(now, waited)};
-	return true;
-}
-
-/* Plan the next run of a task after a run, if it repeats. */
-static void
-plan_after_run(const TaskTable *table, RowKey row, const TaskResult *result)
-{
-	RowRepeat repeat;
-	RowNext next;
-
-	if (read_repeat(table, row, NULL, &repeat) &&
-		outcome_find_next(row, &repeat, result, result->stop, &next))
-		insert_next_run(table, row, &next);
 }
 
 /*
@@ -589,7 +356,7 @@ outcome_done(const TaskTable *table, RowFinish *finish)
 	if (!finish->finished && !finish_run(table, finish))
 		return plan_again(table, run, result);
 	if (finish->repeats)
-		plan_after_run(table, (RowKey){run.id, finish->role}, result);
+		repeat_after_run(table, (RowKey){run.id, finish->role}, result);
 	if (finish->removes)
 	{
 		statement_begin(&args);
@@ -693,6 +460,24 @@ note_end(TaskRun run, const TaskResult *result, const RowRetry *retry)
 }
 
 /*
+ * The row says that a run has failed.  If that is for good, plan the next run of the task, if it
+ * "repeats", and what follows the failure.
+ */
+static void
+end_failed(const TaskTable *table, TaskRun run, const TaskResult *result, const RowRetry *retry,
+		   bool repeats)
+{
+	RowKey row = {run.id, retry->role};
+
+	note_end(run, result, retry);
+	if (result->outcome != TASK_FAIL)
+		return;
+	if (repeats)
+		repeat_after_run(table, row, result);
+	on_failure_plan(table, row, retry->role_id, retry->on_failure);
+}
+
+/*
  * Write that the run has failed: the task is retried later, or its state becomes FAIL; or it is
  * planned again, if a user has done that meanwhile.  "queue" are the defaults of its queue.
  * Returns false if the row no longer belongs to that run, or if somebody has locked it and "wait"
@@ -716,13 +501,7 @@ outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result, const Ta
 	result->planned_again = plans_again;
 	if (plans_again ? !plan_again(table, run, result) : !row_end(table, run, result))
 		return false;
-	note_end(run, result, &retry);
-	if (result->outcome == TASK_FAIL && retry.repeats && !plans_again)
-	{
-		RowKey row = {run.id, retry.role};
-
-		plan_after_run(table, row, result);
-	}
+	end_failed(table, run, result, &retry, retry.repeats && !plans_again);
 	return true;
 }
 
@@ -781,9 +560,7 @@ outcome_lost(const TaskTable *table, TaskRun run)
 	set_response(&result, &retry, &role);
 	if (!row_end(table, run, &result))
 		return false;
-	note_end(run, &result, &retry);
-	if (result.outcome == TASK_FAIL && retry.repeats)
-		plan_after_run(table, (RowKey){run.id, retry.role}, &result);
+	end_failed(table, run, &result, &retry, retry.repeats);
 	return true;
 }
 
@@ -815,6 +592,6 @@ outcome_crashed(const TaskTable *table, TaskRun run, const TaskFailure *failure)
 	set_response(&result, &retry, &role);
 	if (!row_end(table, run, &result))
 		return false;
-	note_end(run, &result, &retry);
+	end_failed(table, run, &result, &retry, false);
 	return true;
 }

@@ -18,8 +18,6 @@
 extern bool row_request(const TaskTable *table, TaskRun run, RowRequest *request);
 extern bool row_end(const TaskTable *table, TaskRun run, const TaskResult *result);
 extern bool outcome_done(const TaskTable *table, RowFinish *finish);
-extern bool outcome_find_next(RowKey row, const RowRepeat *repeat, const TaskResult *run,
-							  TimestampTz end, RowNext *next);
 extern bool outcome_failed(const TaskTable *table, TaskRun run, TaskResult *result,
 						   const TaskDefaults *queue, bool wait);
 extern bool outcome_done_later(const TaskTable *table, TaskRun run, const char *response);
@@ -27,9 +25,6 @@ extern TimestampTz outcome_retry_at(const RowRetry *retry, TimestampTz stop,
 									const TaskDefaults *queue, const SettingsTask *role);
 extern bool outcome_crashed(const TaskTable *table, TaskRun run, const TaskFailure *failure);
 extern bool outcome_lost(const TaskTable *table, TaskRun run);
-extern void outcome_expired(const TaskTable *table, RowKey row, TimestampTz now);
-extern bool outcome_refused(const TaskTable *table, RowKey row, TimestampTz dt, TimestampTz now,
-							RowNext *next, bool *waits);
 
 /* for statements that write how tasks have ended without a run */
 extern void arg_failure(StatementArgs *args, const Failure *failure, Oid role);

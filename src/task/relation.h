@@ -43,9 +43,12 @@
 	X(CRON, "cron", TEXTOID, COLUMN_INHERITED) \
 	X(TIMEZONE, "timezone", TEXTOID, COLUMN_INHERITED) \
 	X(MISSED, "missed", TEXTOID, COLUMN_INHERITED) \
+	X(REPEAT_UNTIL, "repeat_until", TIMESTAMPTZOID, COLUMN_INHERITED) \
+	X(RUNS_LEFT, "runs_left", INT4OID, 0) \
 	X(HOLD, "hold", TEXTOID, 0) \
 	X(HOLD_AFTER, "hold_after", INT4OID, COLUMN_INHERITED) \
 	X(STREAK, "streak", INT4OID, COLUMN_INHERITED) \
+	X(ON_FAILURE, "on_failure", TEXTOID, COLUMN_INHERITED) \
 	X(KEEP, "keep", INTERVALOID, COLUMN_INHERITED) \
 	X(KEY, "key", TEXTOID, COLUMN_INHERITED) \
 	X(AFTER, "after", INT8ARRAYOID, 0) \
@@ -68,6 +71,7 @@
 	X(ERROR, "error", TEXTOID, 0) \
 	X(SQLSTATE, "sqlstate", TEXTOID, 0) \
 	X(NOTICE, "notice", TEXTOID, 0) \
+	X(FAILURES, "failures", JSONBOID, 0) \
 	X(LEASE, "lease", INT4OID, 0)
 
 /* The same of the queue table. */

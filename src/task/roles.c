@@ -14,6 +14,7 @@
 #include "access/xlog.h"
 #include "catalog/pg_db_role_setting.h"
 #include "commands/dbcommands.h"
+#include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
@@ -92,6 +93,15 @@ take_timezone(const char *value, pg_tz **zone)
 	AtEOXact_GUC(false, nest_level);
 }
 
+/* If this is a setting of that name, its value; otherwise NULL. */
+static const char *
+value_of(const char *entry, const char *name)
+{
+	size_t length = strlen(name);
+
+	return strncmp(entry, name, length) == 0 && entry[length] == '=' ? entry + length + 1 : NULL;
+}
+
 /* Read how long finished tasks are kept. */
 static void
 take_keep(const char *entry, SettingsTask *values)
@@ -103,13 +113,9 @@ take_keep(const char *entry, SettingsTask *values)
 
 /* Read the settings that matter to tasks from an array of "name=value". */
 static void
-take_settings(Datum config, SettingsTask *values)
+take_settings(Datum config, void *arg)
 {
-	static const char backoff[] = "pg_task.backoff=";
-	static const char zone[] = "TimeZone=";
-	static const char missed[] = "pg_task.missed=";
-	static const char format[] = "pg_task.format=";
-	static const char task_zone[] = "pg_task.timezone=";
+	SettingsTask *values = arg;
 	Datum *elements;
 	int count;
 	int i;
@@ -119,6 +125,7 @@ take_settings(Datum config, SettingsTask *values)
 	for (i = 0; i < count; i++)
 	{
 		char *entry = TextDatumGetCString(elements[i]);
+		const char *text;
 		double value;
 
 		take_int(entry, "pg_task.role_executors", 0, 0, &values->max_executors);
@@ -128,23 +135,25 @@ take_settings(Datum config, SettingsTask *values)
 		take_int(entry, "pg_task.hold_after", 0, 0, &values->hold_after);
 		take_int(entry, "pg_task.delay", GUC_UNIT_MS, 0, &values->delay);
 		take_keep(entry, values);
-		if (strncmp(entry, backoff, strlen(backoff)) == 0 &&
-			parse_real(entry + strlen(backoff), &value, 0, NULL) && value >= 0)
+		if ((text = value_of(entry, "pg_task.backoff")) && parse_real(text, &value, 0, NULL) &&
+			value >= 0)
 			values->backoff = value;
-		else if (strncmp(entry, zone, strlen(zone)) == 0)
-			take_timezone(entry + strlen(zone), &values->timezone);
-		else if (strncmp(entry, missed, strlen(missed)) == 0)
-			values->missed = settings_missed(entry + strlen(missed), values->missed);
-		else if (strncmp(entry, format, strlen(format)) == 0)
-			values->format = settings_format(entry + strlen(format));
-		else if (strncmp(entry, task_zone, strlen(task_zone)) == 0)
-			values->task_timezone = zone_find(entry + strlen(task_zone));
+		else if ((text = value_of(entry, "TimeZone")))
+			take_timezone(text, &values->timezone);
+		else if ((text = value_of(entry, "pg_task.missed")))
+			values->missed = settings_missed(text, values->missed);
+		else if ((text = value_of(entry, "pg_task.format")))
+			values->format = settings_format(text);
+		else if ((text = value_of(entry, "pg_task.timezone")))
+			values->task_timezone = zone_find(text);
+		else if ((text = value_of(entry, "pg_task.on_failure")))
+			values->on_failure = text[0] != '\0';
 	}
 }
 
-/* Overwrite the values with those of ALTER ROLE ... [IN DATABASE ...] SET. */
+/* Call "take" for what ALTER ROLE ... [IN DATABASE ...] SET has set, an array of "name=value". */
 static void
-read_settings(Oid database, Oid role, SettingsTask *values)
+read_config(Oid database, Oid role, void (*take)(Datum config, void *arg), void *arg)
 {
 	Relation rel = table_open(DbRoleSettingRelationId, AccessShareLock);
 	ScanKeyData keys[2];
@@ -163,7 +172,7 @@ read_settings(Oid database, Oid role, SettingsTask *values)
 			heap_getattr(tuple, Anum_pg_db_role_setting_setconfig, RelationGetDescr(rel), &isnull);
 
 		if (!isnull)
-			take_settings(config, values);
+			take(config, arg);
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
@@ -176,10 +185,10 @@ read_settings(Oid database, Oid role, SettingsTask *values)
 static void
 read_role_settings(Oid role, SettingsTask *values)
 {
-	read_settings(InvalidOid, InvalidOid, values);
-	read_settings(MyDatabaseId, InvalidOid, values);
-	read_settings(InvalidOid, role, values);
-	read_settings(MyDatabaseId, role, values);
+	read_config(InvalidOid, InvalidOid, take_settings, values);
+	read_config(MyDatabaseId, InvalidOid, take_settings, values);
+	read_config(InvalidOid, role, take_settings, values);
+	read_config(MyDatabaseId, role, take_settings, values);
 }
 
 /* Called once per process, before it connects. */
@@ -208,6 +217,7 @@ settings_in_session(Oid role)
 		configured = Shared->configured;
 		LWLockRelease(Shared->directory);
 		values.format = configured.format;
+		values.on_failure = configured.on_failure[0] != '\0';
 		values.task_timezone = configured.tasks[0] ? pg_tzset(configured.tasks) : NULL;
 		if (configured.sessions[0] && pg_tzset(configured.sessions))
 			values.timezone = pg_tzset(configured.sessions);
@@ -246,6 +256,96 @@ roles_settings(Oid role)
 		entry->settings = settings;
 	}
 	return entry->values;
+}
+
+/*
+ * The upper half of what roles_bind returns identifies this cluster.  A dumped or replicated row
+ * brings its role_id along, and in another cluster that oid is another role.
+ */
+static uint32
+cluster_tag(void)
+{
+	uint64 identifier = GetSystemIdentifier();
+
+	return (uint32) (identifier ^ (identifier >> 32));
+}
+
+/* The "role_id" of this role; 0: no role. */
+static int64
+bind_to(Oid role)
+{
+	return OidIsValid(role) ? (int64) (((uint64) cluster_tag() << 32) | role) : 0;
+}
+
+/* Read pg_task.on_failure from an array of "name=value". */
+static void
+take_on_failure(Datum config, void *arg)
+{
+	const char **request = arg;
+	Datum *elements;
+	int count;
+	int i;
+
+	deconstruct_array(DatumGetArrayTypeP(config), TEXTOID, -1, false, TYPALIGN_INT, &elements, NULL,
+					  &count);
+	for (i = 0; i < count; i++)
+	{
+		const char *found = value_of(TextDatumGetCString(elements[i]), "pg_task.on_failure");
+
+		if (found)
+			*request = found;
+	}
+}
+
+/* May the owner of this database act as the owner of its task table? */
+static bool
+database_owner_may_act(Oid owner)
+{
+	HeapTuple tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(MyDatabaseId));
+	Oid user = InvalidOid;
+
+	if (HeapTupleIsValid(tuple))
+	{
+		user = ((Form_pg_database) GETSTRUCT(tuple))->datdba;
+		ReleaseSysCache(tuple);
+	}
+	return OidIsValid(user) && has_privs_of_role(user, owner);
+}
+
+/*
+ * What do the settings say is to be requested when a task of this role has failed for good?  False:
+ * nothing.  Who may set it for the role may act as the role, and it runs as that.  What is set for
+ * the database, or for all, runs as the "owner" of the table.  The former counts only if the owner
+ * of the database, who may set it, may act as the owner of the table.
+ */
+bool
+roles_on_failure(Oid owner, Oid role, RoleOnFailure *result)
+{
+	const char *of_role = NULL;
+	const char *of_database = NULL;
+	SharedConfigured configured;
+
+	if (!roles_settings(role).on_failure)
+		return false;
+	*result = (RoleOnFailure){0};
+	read_config(InvalidOid, role, take_on_failure, &of_role);
+	read_config(MyDatabaseId, role, take_on_failure, &of_role);
+	if (of_role)
+	{
+		result->request = of_role;
+		return of_role[0] != '\0';
+	}
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	configured = Shared->configured;
+	LWLockRelease(Shared->directory);
+	result->request = pstrdup(configured.on_failure);
+	read_config(InvalidOid, InvalidOid, take_on_failure, &result->request);
+	read_config(MyDatabaseId, InvalidOid, take_on_failure, &of_database);
+	if (of_database && database_owner_may_act(owner))
+		result->request = of_database;
+	result->as_name = GetUserNameFromId(owner, false);
+	result->as_id = bind_to(owner);
+	return result->request[0] != '\0';
 }
 
 /* Return the shortest of these times to keep rows; SETTINGS_KEEP_FOR_EVER if all are for ever. */
@@ -288,18 +388,6 @@ roles_shortest_keep(const TaskTable *table)
 	}
 	statement_end();
 	return shortest;
-}
-
-/*
- * The upper half of what roles_bind returns identifies this cluster.  A dumped or replicated row
- * brings its role_id along, and in another cluster that oid is another role.
- */
-static uint32
-cluster_tag(void)
-{
-	uint64 identifier = GetSystemIdentifier();
-
-	return (uint32) (identifier ^ (identifier >> 32));
 }
 
 /*
@@ -359,13 +447,6 @@ read_limits(Role *role, Form_pg_authid form)
 		role->database_limit = ((Form_pg_database) GETSTRUCT(tuple))->datconnlimit;
 		ReleaseSysCache(tuple);
 	}
-}
-
-/* The "role_id" of this role; 0: no role. */
-static int64
-bind_to(Oid role)
-{
-	return OidIsValid(role) ? (int64) (((uint64) cluster_tag() << 32) | role) : 0;
 }
 
 /* A row of pg_authid, pg_auth_members or pg_database has changed: forget the last role. */

@@ -29,6 +29,14 @@ typedef struct Role
 	bool settled;	  /* the row is bound to this role and has its current name */
 } Role;
 
+/* What is to be requested when a task has failed for good, as the settings say. */
+typedef struct RoleOnFailure
+{
+	const char *request;
+	const char *as_name; /* who it runs as; NULL: the role of the task */
+	int64 as_id;
+} RoleOnFailure;
+
 /* What pg_task.database says of a database. */
 typedef struct Service
 {
@@ -41,6 +49,7 @@ typedef struct Service
 extern Service service_find(const List *targets, const FormData_pg_database *database);
 extern Service service_here(void);
 extern SettingsTask roles_settings(Oid role);
+extern bool roles_on_failure(Oid owner, Oid role, RoleOnFailure *result);
 extern int roles_shortest_keep(const TaskTable *table);
 extern void roles_define(void);
 extern int64 roles_bind(const char *name);

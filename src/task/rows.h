@@ -102,8 +102,18 @@ typedef struct RowRepeat
 	char *missed;	/* NULL: as the role's setting says */
 	char *timezone; /* NULL: that of the role */
 	int64 role_id;
-	bool expires; /* by column "active" */
+	bool expires;	   /* by column "active" */
+	TimestampTz until; /* no run is planned for a later time; DT_NOEND for NULL */
+	int runs;		   /* how many are left, with this one; PG_INT32_MAX for NULL */
 } RowRepeat;
+
+/* What the column "on_failure" of a row says. */
+typedef enum OnFailure
+{
+	ON_FAILURE_DEFAULT, /* NULL: what the setting of its role says */
+	ON_FAILURE_NOTHING, /* an empty text */
+	ON_FAILURE_REQUEST
+} OnFailure;
 
 /* The next run of a repeating task. */
 typedef struct RowNext
@@ -130,6 +140,7 @@ typedef struct RowRetry
 	char *role;
 	int64 role_id;
 	bool planned_again; /* for one more run after this one */
+	OnFailure on_failure;
 	char *queue;
 } RowRetry;
 

@@ -80,6 +80,9 @@
 #define UNSTARTED "t.id, t.role::text, " QUEUE_NAME ", coalesce(t.attempt, 0)"
 #define UNSTARTED_COLUMNS 4
 
+/* The column "on_failure", as an OnFailure. */
+#define ON_FAILURE "CASE WHEN t.on_failure IS NULL THEN 0 WHEN t.on_failure = '' THEN 1 ELSE 2 END"
+
 /* The column "keep" in seconds; -1 for NULL. */
 #define KEEP \
 	"CASE WHEN t.keep IS NULL THEN -1 ELSE greatest(extract(epoch FROM t.keep), 0) END::float8"

@@ -102,8 +102,8 @@ static char *
 fill_in(const char *sql, const TaskTable *table, const StatementArgs *args)
 {
 	static const char letters[] = "abcdefghijklmnopqrstuvwxyz_";
-	static const char *const names[] = {"rows", "table", "inherited"};
-	const char *const parts[] = {table->rows, table->name, table->inherited};
+	static const char *const names[] = {"rows", "table", "inherited", "own"};
+	const char *const parts[] = {table->rows, table->name, table->inherited, table->own};
 	StringInfoData text;
 	char *result;
 

@@ -30,7 +30,8 @@
 
 /*
  * In the text, $name is an argument.  {rows} is the table in FROM, UPDATE and DELETE, {table} in
- * INSERT, and {inherited} is the list of columns that the next row of a repeating task inherits.
+ * INSERT; {inherited} are the columns that the next row of a repeating task inherits, {own} those
+ * of them that the owner has added, each after a comma.
  */
 typedef struct Statement
 {

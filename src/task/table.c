@@ -231,22 +231,24 @@ qualified_name(Oid relid)
 									  get_rel_name(relid));
 }
 
-/* Does a value in a column of this name belong to one run, so that the next row starts without it?
- */
-static bool
-belongs_to_run(const char *name)
+/* The definition of a column that is ours; NULL: it is the owner's. */
+static const ColumnDefinition *
+find_definition(const char *name)
 {
 	TaskColumn which;
 
 	for (which = 0; which < TASK_COLUMNS; which++)
 		if (strcmp(name, task_columns[which].name) == 0)
-			return (task_columns[which].flags & COLUMN_INHERITED) == 0;
-	return false;
+			return &task_columns[which];
+	return NULL;
 }
 
-/* List, for SQL, the columns that are copied to the next row of a repeating task. */
+/*
+ * List, for SQL, the columns that are copied to the next row of a repeating task, each after a
+ * comma: all but what belongs to one run, or only those that the owner has added.
+ */
 static char *
-list_inherited(Relation rel)
+list_inherited(Relation rel, bool own)
 {
 	TupleDesc desc = RelationGetDescr(rel);
 	StringInfoData list;
@@ -256,12 +258,12 @@ list_inherited(Relation rel)
 	for (i = 0; i < desc->natts; i++)
 	{
 		Form_pg_attribute att = TupleDescAttr(desc, i);
+		const ColumnDefinition *ours = find_definition(NameStr(att->attname));
 
 		if (att->attisdropped || att->attgenerated || att->attidentity ||
-			belongs_to_run(NameStr(att->attname)))
+			(ours && (own || (ours->flags & COLUMN_INHERITED) == 0)))
 			continue;
-		appendStringInfo(&list, "%s%s", list.len ? ", " : "",
-						 quote_identifier(NameStr(att->attname)));
+		appendStringInfo(&list, ", %s", quote_identifier(NameStr(att->attname)));
 	}
 	return list.data;
 }
@@ -298,7 +300,8 @@ table_find(Oid relid, MemoryContext parent)
 	table->name = MemoryContextStrdup(context, qualified_name(relid));
 	table->rows = MemoryContextStrdup(
 		context, psprintf("%s%s", table->partitioned ? "" : "ONLY ", table->name));
-	table->inherited = MemoryContextStrdup(context, list_inherited(rel));
+	table->inherited = MemoryContextStrdup(context, list_inherited(rel, false));
+	table->own = MemoryContextStrdup(context, list_inherited(rel, true));
 	table->members = MemoryContextAlloc(context, (list_length(members) + 1) * sizeof(Oid));
 	foreach(cell, members)
 		table->members[table->nmembers++] = lfirst_oid(cell);
@@ -350,6 +353,7 @@ find_side(SideKind kind, TaskTable *task, const char **fault)
 	table->name = MemoryContextStrdup(task->context, qualified_name(table->relid));
 	table->rows = MemoryContextStrdup(task->context, psprintf("ONLY %s", table->name));
 	table->inherited = "";
+	table->own = "";
 	table->whole = true;
 	relation_close(rel, NoLock);
 	return table;

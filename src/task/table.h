@@ -21,7 +21,8 @@ typedef struct TaskTable
 	Oid owner;
 	char *name;		 /* quoted and qualified */
 	char *rows;		 /* the name in FROM and UPDATE; with ONLY unless partitioned */
-	char *inherited; /* quoted columns that are copied to the next row of a repeating task */
+	char *inherited; /* quoted columns that the next run inherits, each after a comma */
+	char *own;		 /* those of them that the owner has added */
 	bool whole;		 /* usable: has all columns, with their types, and a single owner */
 	bool partitioned;
 	char *code;	  /* an object with code of the owner's (owner_code.c); NULL: there is none */

@@ -28,9 +28,12 @@ INSERT INTO wanted (name, type, required, def) VALUES
     ('cron', 'text', false, NULL),
     ('timezone', 'text', false, NULL),
     ('missed', 'text', false, NULL),
+    ('repeat_until', 'timestamp with time zone', false, NULL),
+    ('runs_left', 'integer', false, NULL),
     ('hold', 'text', false, NULL),
     ('hold_after', 'integer', false, NULL),
     ('streak', 'integer', false, NULL),
+    ('on_failure', 'text', false, NULL),
     ('keep', 'interval', false, NULL),
     ('key', 'text', false, NULL),
     ('after', 'bigint[]', false, NULL),
@@ -53,6 +56,7 @@ INSERT INTO wanted (name, type, required, def) VALUES
     ('error', 'text', false, NULL),
     ('sqlstate', 'text', false, NULL),
     ('notice', 'text', false, NULL),
+    ('failures', 'jsonb', false, NULL),
     ('lease', 'integer', false, NULL);
 
 SELECT has_table('public'::name, 'task'::name);
@@ -170,8 +174,8 @@ SELECT throws_ok('DELETE FROM task', '42501');
 RESET ROLE;
 SELECT results_eq('SELECT p.proname FROM pg_proc AS p, aclexplode(p.proacl) AS a
                    WHERE p.proname ~ ''^pg_task_'' AND a.grantee = 0 ORDER BY 1',
-    ARRAY['pg_task_bound', 'pg_task_facts', 'pg_task_flow', 'pg_task_id', 'pg_task_missing',
-          'pg_task_numbered', 'pg_task_own', 'pg_task_own', 'pg_task_planned',
+    ARRAY['pg_task_bound', 'pg_task_facts', 'pg_task_flow', 'pg_task_following', 'pg_task_id',
+          'pg_task_missing', 'pg_task_numbered', 'pg_task_own', 'pg_task_own', 'pg_task_planned',
           'pg_task_queue_changed', 'pg_task_queue_facts', 'pg_task_queue_own', 'pg_task_removed',
           'pg_task_returns_json', 'pg_task_timed', 'pg_task_watched']::name[],
     'what owners and statements need is granted to PUBLIC, whatever the default privileges are');

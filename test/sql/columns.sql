@@ -20,6 +20,7 @@ INSERT INTO task (request, hold_after) VALUES ('SELECT 1', -1);
 INSERT INTO task (request, after) VALUES ('SELECT 1', '{1}');
 INSERT INTO task (request, notify) VALUES ('SELECT 1', '');
 INSERT INTO task (request, notify) VALUES ('SELECT 1', repeat('x', 64));
+INSERT INTO task (request, runs_left) VALUES ('SELECT 1', 0);
 SELECT count(*) FROM task;
 
 -- A row that is not PLAN does not run.

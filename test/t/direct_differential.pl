@@ -49,6 +49,10 @@ my %values = (
 	hold => [ ('NULL') x 5, q{'later'} ],
 	hold_after => [ 'NULL', '1', '0' ],
 	streak => [ 'NULL', '3', '2147483647' ],
+	repeat_until => [ 'NULL', q{'2100-01-01+00'}, q{'infinity'} ],
+	runs_left => [ 'NULL', '1', '7' ],
+	on_failure => [ 'NULL', q{''} ],
+	failures => [ 'NULL', 'NULL', q{'[{"attempt": 1}]'} ],
 	key => [ 'NULL', q{'key ' || n} ],
 	flow => [ 'NULL', 'NULL', q{'flow ' || n % 7} ],
 	input => [ 'NULL', q{'{"a": 1}'}, q{jsonb_build_object('long', repeat('y', 5000))} ],
@@ -114,7 +118,8 @@ sub rows_of
 		SELECT CASE WHEN id < $first_next THEN id ELSE parent END, id < $first_next,
 			next IS NULL, start IS NULL, stop IS NULL, start <= stop, pid IS NULL,
 			CASE WHEN failed = 0 AND (drift OR id < $first_next) THEN dt END,
-			to_jsonb(task) - '{id,next,start,stop,pid,dt,role_id}'::text[]
+			jsonb_array_length(failures),
+			to_jsonb(task) - '{id,next,start,stop,pid,dt,role_id,failures}'::text[]
 		FROM task ORDER BY 1, 2});
 }
 
@@ -138,6 +143,7 @@ sub changes_of
 			next;
 		}
 		s/(start|stop|dt)\[[^\]]*\]:'[^']*'/$1/g;
+		s/ failures\[jsonb\]:'(?:[^']|'')*'//g;
 		s/(next|pid|role_id)\[[^\]]*\]:-?\d+/$1/g;
 		if (@{ $changes{$id} // [] } && $changes{$id}[-1] =~ /:'DONE'/)
 		{
