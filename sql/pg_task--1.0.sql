@@ -588,8 +588,9 @@ COMMENT ON FUNCTION pg_catalog.pg_task_why(bigint) IS
 CREATE FUNCTION pg_catalog.pg_stat_task_scheduler(
         OUT datname name, OUT relid oid, OUT pid integer, OUT state text, OUT begun timestamptz,
         OUT iterations bigint, OUT claimed bigint, OUT missed bigint, OUT errors bigint,
-        OUT held integer, OUT oldest_due timestamptz, OUT executors integer, OUT busy integer,
-        OUT wanted integer, OUT wants_since timestamptz, OUT error text, OUT error_at timestamptz)
+        OUT held integer, OUT oldest_due timestamptz, OUT next_due timestamptz,
+        OUT executors integer, OUT busy integer, OUT wanted integer, OUT wants_since timestamptz,
+        OUT error text, OUT error_at timestamptz)
     RETURNS SETOF record
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pg_stat_task_scheduler';
 

@@ -249,7 +249,7 @@ pg_stat_task(PG_FUNCTION_ARGS)
 	static const char *const counters[STAT_COUNTERS] = {"planned", "started",	"done",
 														"failed",  "retried",	"stopped",
 														"gone",	   "timed_out", "crashed"};
-	ReturnSetInfo *result = result_set_begin(fcinfo, 17);
+	ReturnSetInfo *result = result_set_begin(fcinfo, 18);
 	StatRecord record;
 	int i;
 	int j;
@@ -413,6 +413,7 @@ fill_row(ResultRow *row, TupleDesc desc, const DatabaseFigures *figures, ClockNo
 {
 	const SharedError *error = &figures->database.found.error;
 	const int64 *published = figures->figures;
+	TimestampTz next = figures->database.found.due; /* as its last scheduler has left it */
 	DatabaseInfo database;
 
 	if (!find_database(figures->database.database, &database))
@@ -432,10 +433,13 @@ fill_row(ResultRow *row, TupleDesc desc, const DatabaseFigures *figures, ClockNo
 		result_row_set(row, "errors", Int64GetDatum(published[FIGURE_ERRORS]));
 		result_row_set(row, "held", Int32GetDatum((int32) published[FIGURE_HELD]));
 		result_row_set(row, "wanted", Int32GetDatum((int32) published[FIGURE_WANTED]));
+		next = published[FIGURE_OLDEST];
 		/* what is planned for later is not due */
-		if (published[FIGURE_OLDEST] <= now.wall)
-			result_row_set(row, "oldest_due", TimestampTzGetDatum(published[FIGURE_OLDEST]));
+		if (next <= now.wall)
+			result_row_set(row, "oldest_due", TimestampTzGetDatum(next));
 	}
+	if (next > now.wall && !TIMESTAMP_NOT_FINITE(next))
+		result_row_set(row, "next_due", TimestampTzGetDatum(next));
 	result_row_set(row, "executors", Int32GetDatum(figures->executors));
 	result_row_set(row, "busy", Int32GetDatum(figures->busy));
 	if (figures->has_slot && figures->wants)
