@@ -749,13 +749,13 @@ COMMENT ON FUNCTION pg_catalog.pg_task_repeating() IS
     'the tasks that repeat: when each runs next, and how it has ended last';
 
 CREATE FUNCTION pg_catalog.pg_task_following(cron text, repeat interval, drift boolean,
-        anchor timestamptz, dt timestamptz, after timestamptz, timezone text, role name,
-        role_id bigint, OUT next timestamptz, OUT zone text)
+        anchor timestamptz, dt timestamptz, since timestamptz, timezone text, role name,
+        role_id bigint, OUT next timestamptz, OUT local timestamp, OUT zone text)
     LANGUAGE c STABLE AS 'MODULE_PATHNAME', 'pg_task_following';
 
 COMMENT ON FUNCTION pg_catalog.pg_task_following(text, interval, boolean, timestamptz, timestamptz,
         timestamptz, text, name, bigint) IS
-    'for reports: the first time after this one at which a schedule runs, and in which zone';
+    'for reports: the first run of a schedule after this one, and when that is in which zone';
 
 CREATE FUNCTION pg_catalog.pg_task_upcoming(since timestamptz DEFAULT now(),
         until timestamptz DEFAULT now() + interval '1 day', lines integer DEFAULT 100,
@@ -764,12 +764,13 @@ CREATE FUNCTION pg_catalog.pg_task_upcoming(since timestamptz DEFAULT now(),
     RETURNS SETOF record
     LANGUAGE pg_task_report VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
 -- Of each chain one row waits or runs: its own time, then one after the other.  The first step leads
--- to "since" at once, unless the runs up to there are to be counted.
+-- to "since" at once, unless up to 1,000 runs are to be counted.
 WITH RECURSIVE w AS MATERIALIZED (
-SELECT t.id, t.queue, t.key, t.role, t.role_id, t.cron, t.repeat, t.drift, t.timezone, t.repeat_until,
-       CASE WHEN t.runs_left <= 100000 THEN t.runs_left END AS runs, coalesce(t.planned, t.dt) AS dt,
-       coalesce(t.anchor, t.planned, t.dt) AS anchor, t.state = 'PLAN' AS waits,
-       CASE WHEN {readable} THEN t.hold END AS hold,
+SELECT t.id, t.queue, t.key, t.role, t.role_id, t.cron, t.repeat, t.drift, t.timezone,
+       least(t.repeat_until, $2) AS until,
+       CASE WHEN t.runs_left <= 1000 THEN t.runs_left END AS runs,
+       coalesce(t.planned, t.dt) AS dt, coalesce(t.anchor, t.planned, t.dt) AS anchor,
+       t.state = 'PLAN' AS waits, CASE WHEN {readable} THEN t.hold END AS hold,
        CASE WHEN {readable} THEN t.request END AS request
   FROM (SELECT * FROM {figures} AS a WHERE a.state = 'PLAN' AND a.waits IS NULL
          UNION ALL
@@ -777,22 +778,26 @@ SELECT t.id, t.queue, t.key, t.role, t.role_id, t.cron, t.repeat, t.drift, t.tim
          UNION ALL
         SELECT * FROM {figures} AS a WHERE a.state = 'WORK') AS t
  WHERE (t.repeat IS NOT NULL OR t.cron IS NOT NULL) AND t.next IS NULL AND isfinite(t.dt)),
-m (id, role, dt, n, shown) AS (
-SELECT w.id, w.role, w.dt, 1, (w.waits AND w.dt >= $1)::int4 FROM w
+m (id, role, cron, repeat, drift, timezone, role_id, until, runs, anchor, dt, local, zone, n,
+   shown) AS (
+SELECT w.id, w.role, w.cron, w.repeat, w.drift, w.timezone, w.role_id, w.until, w.runs, w.anchor,
+       w.dt, f.local, f.zone, 1, (w.waits AND w.dt >= $1)::int4
+  FROM w CROSS JOIN LATERAL pg_task_following(NULL, NULL, NULL, NULL, w.dt, NULL, w.timezone,
+       w.role, w.role_id) AS f
  UNION ALL
-SELECT m.id, m.role, f.next, m.n + 1, m.shown + (f.next >= $1)::int4
-  FROM m JOIN w ON w.id = m.id AND w.role = m.role
- CROSS JOIN LATERAL pg_task_following(w.cron, w.repeat, w.drift, w.anchor, m.dt,
-       CASE WHEN w.runs IS NULL THEN greatest(m.dt, $1 - interval '1 us') ELSE m.dt END,
-       w.timezone, w.role, w.role_id) AS f
- WHERE f.next <= least($2, w.repeat_until) AND m.shown < $3 AND (w.runs IS NULL OR m.n < w.runs))
-SELECT m.dt, m.dt AT TIME ZONE z.zone, z.zone, w.id, w.queue, w.key, w.role,
-       coalesce(w.cron, w.repeat::text), w.hold, w.request
-  FROM m JOIN w ON w.id = m.id AND w.role = m.role
- CROSS JOIN LATERAL pg_task_following(NULL, NULL, NULL, NULL, NULL, NULL, w.timezone, w.role,
-       w.role_id) AS z
- WHERE m.dt BETWEEN $1 AND $2 AND (m.n > 1 OR w.waits)
- ORDER BY m.dt, w.id
+SELECT m.id, m.role, m.cron, m.repeat, m.drift, m.timezone, m.role_id, m.until, m.runs, m.anchor,
+       f.next, f.local, f.zone, m.n + 1, m.shown + (f.next >= $1)::int4
+  FROM m CROSS JOIN LATERAL pg_task_following(m.cron, m.repeat, m.drift, m.anchor, m.dt,
+       CASE WHEN m.runs IS NULL THEN $1 END, m.timezone, m.role, m.role_id) AS f
+ WHERE f.next <= m.until AND m.shown < $3 AND (m.runs IS NULL OR m.n < m.runs)),
+s AS (
+SELECT m.id, m.role, m.dt, m.local, m.zone, m.n FROM m
+ WHERE m.dt BETWEEN $1 AND $2 ORDER BY m.dt, m.id)
+SELECT s.dt, s.local, s.zone, w.id, w.queue, w.key, w.role, coalesce(w.cron, w.repeat::text),
+       w.hold, w.request
+  FROM s JOIN w ON w.id = s.id AND w.role = s.role
+ WHERE s.n > 1 OR w.waits
+ ORDER BY s.dt, w.id
  LIMIT $3
 $$;
 

@@ -52,7 +52,7 @@ typedef struct SettingsTask
 	int keep_failed;	  /* the same, of FAIL and GONE */
 	int missed;			  /* a SettingsMissed */
 	int hold_after;		  /* failed runs in a row; 0: never */
-	bool on_failure;	  /* a request is set: see roles_on_failure */
+	bool on_failure;	  /* perhaps a request is set: see roles_on_failure */
 	int format;			  /* a ResultFormat */
 	pg_tz *timezone;	  /* TimeZone of its sessions; never NULL */
 	pg_tz *task_timezone; /* pg_task.timezone; NULL: not set */
@@ -89,7 +89,8 @@ typedef struct SettingsValues
 	 * What pg_task.id shows, see settings_task_id.  An executor writes the id of the task that it
 	 * runs.
 	 */
-	int64 task_id; /* or SETTINGS_NO_TASK */
+	int64 task_id;	 /* or SETTINGS_NO_TASK */
+	bool task_tells; /* of a failure: it is of that queue */
 } SettingsValues;
 
 extern SettingsValues Settings;

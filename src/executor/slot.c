@@ -199,6 +199,7 @@ void
 show_labels(const SharedTask *task)
 {
 	Settings.task_id = task->run.id;
+	Settings.task_tells = strcmp(task->queue, TASK_ON_FAILURE_QUEUE) == 0;
 	if (task->flow[0] != '\0')
 		SetConfigOption("pg_task.flow", task->flow, PGC_USERSET, PGC_S_SESSION);
 	if (task->meta_len > 0)

@@ -249,7 +249,7 @@ pg_stat_task(PG_FUNCTION_ARGS)
 	static const char *const counters[STAT_COUNTERS] = {"planned", "started",	"done",
 														"failed",  "retried",	"stopped",
 														"gone",	   "timed_out", "crashed"};
-	ReturnSetInfo *result = result_set_begin(fcinfo, 18);
+	ReturnSetInfo *result = result_set_begin(fcinfo, 17);
 	StatRecord record;
 	int i;
 	int j;
@@ -458,7 +458,7 @@ fill_row(ResultRow *row, TupleDesc desc, const DatabaseFigures *figures, ClockNo
 Datum
 pg_stat_task_scheduler(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = result_set_begin(fcinfo, 17);
+	ReturnSetInfo *result = result_set_begin(fcinfo, 18);
 	DatabaseFigures *all;
 	ResultRow row;
 	int count;

@@ -320,45 +320,72 @@ pg_task_side_fault(PG_FUNCTION_ARGS)
 	PG_RETURN_TEXT_P(cstring_to_text(fault));
 }
 
+/* The clock of a zone at a moment.  False: out of range. */
+static bool
+find_local(TimestampTz moment, pg_tz *zone, Timestamp *local)
+{
+	struct pg_tm tm;
+	fsec_t fsec;
+	int offset;
+
+	return timestamp2tm(moment, &offset, &tm, &fsec, NULL, zone) == 0 &&
+		   tm2timestamp(&tm, fsec, NULL, local) == 0;
+}
+
+/* When a schedule that is planned for "dt" runs next, at "since" or later.  False: never. */
+static bool
+find_following(FunctionCallInfo fcinfo, TimestampTz dt, pg_tz *zone, TimestampTz *next)
+{
+	TimestampTz since = PG_ARGISNULL(5) ? DT_NOBEGIN : PG_GETARG_TIMESTAMPTZ(5);
+	RowRepeat repeat = {.dt = dt, .anchor = dt, .until = DT_NOEND, .runs = PG_INT32_MAX};
+	RowNext found;
+
+	if (!PG_ARGISNULL(0))
+		repeat.cron = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	if (!PG_ARGISNULL(1))
+		repeat.repeat = *PG_GETARG_INTERVAL_P(1);
+	repeat.drift = PG_ARGISNULL(2) || PG_GETARG_BOOL(2);
+	if (!PG_ARGISNULL(3))
+		repeat.anchor = PG_GETARG_TIMESTAMPTZ(3);
+	if (!repeat_following(&repeat, since > dt ? since - 1 : dt, zone, &found))
+		return false;
+	*next = found.dt;
+	return true;
+}
+
 /*
- * pg_task_following(cron, repeat, drift, anchor, dt, after, timezone, role, role_id): when a
- * schedule that is planned for "dt" runs next, later than "after", and the name of its time zone.
- * Without "dt" only the latter.  The query names rows that the caller may see.
+ * pg_task_following(cron, repeat, drift, anchor, dt, since, timezone, role, role_id): when a
+ * schedule that is planned for "dt" runs next, at "since" or later, on which clock and in which
+ * time zone; without "cron" and "repeat" the same of "dt".  The query names rows that the caller
+ * may see.
  */
 Datum
 pg_task_following(PG_FUNCTION_ARGS)
 {
-	Oid role =
-		PG_ARGISNULL(7) ? InvalidOid : roles_bound(NameStr(*PG_GETARG_NAME(7)), PG_GETARG_INT64(8));
-	RowRepeat repeat = {.until = DT_NOEND, .runs = PG_INT32_MAX};
+	char *timezone = PG_ARGISNULL(6) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(6));
+	Datum values[3] = {0};
+	bool nulls[3] = {true, true, true};
+	TimestampTz next;
+	Timestamp local;
 	TupleDesc desc;
-	Datum values[2] = {0};
-	bool nulls[2] = {true, true};
 	pg_tz *zone;
-	RowNext next;
+	Oid role;
 
 	(void) query_access();
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "pg_task_following must return a row");
-	repeat.role_id = PG_ARGISNULL(8) ? 0 : PG_GETARG_INT64(8);
-	if (!PG_ARGISNULL(6))
-		repeat.timezone = text_to_cstring(PG_GETARG_TEXT_PP(6));
-	zone = repeat_zone(role, repeat.timezone);
-	if (zone)
-		values[1] = CStringGetTextDatum(pg_get_timezone_name(zone));
-	nulls[1] = zone == NULL;
-	if (!PG_ARGISNULL(4) && !PG_ARGISNULL(2))
+	if (PG_ARGISNULL(4) || PG_ARGISNULL(7) || PG_ARGISNULL(8))
+		PG_RETURN_NULL();
+	next = PG_GETARG_TIMESTAMPTZ(4);
+	role = roles_bound(NameStr(*PG_GETARG_NAME(7)), PG_GETARG_INT64(8));
+	zone = repeat_zone(role, timezone);
+	if (zone && ((PG_ARGISNULL(0) && PG_ARGISNULL(1)) || find_following(fcinfo, next, zone, &next)))
 	{
-		repeat.dt = PG_GETARG_TIMESTAMPTZ(4);
-		repeat.anchor = PG_ARGISNULL(3) ? repeat.dt : PG_GETARG_TIMESTAMPTZ(3);
-		repeat.drift = PG_GETARG_BOOL(2);
-		if (!PG_ARGISNULL(0))
-			repeat.cron = text_to_cstring(PG_GETARG_TEXT_PP(0));
-		if (!PG_ARGISNULL(1))
-			repeat.repeat = *PG_GETARG_INTERVAL_P(1);
-		nulls[0] =
-			zone == NULL || !repeat_following(&repeat, PG_GETARG_TIMESTAMPTZ(5), zone, &next);
-		values[0] = nulls[0] ? (Datum) 0 : TimestampTzGetDatum(next.dt);
+		values[0] = TimestampTzGetDatum(next);
+		values[2] = CStringGetTextDatum(pg_get_timezone_name(zone));
+		nulls[0] = nulls[2] = false;
+		nulls[1] = !find_local(next, zone, &local);
+		values[1] = nulls[1] ? (Datum) 0 : TimestampGetDatum(local);
 	}
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
 }

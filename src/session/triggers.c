@@ -265,7 +265,8 @@ check_combinations(const TriggerRow *old, const TriggerRow *new)
 
 /*
  * A schedule whose first run would come after its end never runs, and a run that waits beyond an
- * end which is set now would run all the same: say so.  A run that is tried again may be late.
+ * end which is set now would run all the same: say so.  A run that is tried again may be late, and
+ * one that is planned again by hand.
  */
 static void
 check_until(const TriggerRow *old, const TriggerRow *new)
@@ -274,8 +275,10 @@ check_until(const TriggerRow *old, const TriggerRow *new)
 	TimestampTz until = DatumGetTimestampTz(trigger_value(new, COLUMN_REPEAT_UNTIL, &isnull[0]));
 	TimestampTz dt = DatumGetTimestampTz(trigger_value(new, COLUMN_DT, &isnull[1]));
 
-	if (isnull[0] || isnull[1] || dt <= until || TIMESTAMP_IS_NOEND(dt) ||
-		!trigger_has_state(new, "PLAN") || !trigger_repeats(new) ||
+	if (TIMESTAMP_IS_NOEND(dt))
+		dt = GetCurrentTimestamp();
+	if (isnull[0] || isnull[1] || dt <= until || !trigger_has_state(new, "PLAN") ||
+		(old && !trigger_has_state(old, "PLAN")) || !trigger_repeats(new) ||
 		!trigger_is_null(new, COLUMN_PLANNED) ||
 		(keeps(old, new, COLUMN_REPEAT_UNTIL) && keeps(old, new, COLUMN_DT)) ||
 		SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA)
@@ -309,7 +312,6 @@ check_values(const TriggerRow *old, const TriggerRow *new)
 									   : psprintf("be at most %d bytes long", check->limit));
 	}
 	check_combinations(old, new);
-	check_until(old, new);
 }
 
 /* ---- rights ---- */
@@ -595,8 +597,8 @@ set_spread(const TriggerRow *row, Columns *columns)
 	bool isnull;
 	Datum value = trigger_value(row, COLUMN_CRON, &isnull);
 	TaskColumn name = trigger_is_null(row, COLUMN_KEY) ? COLUMN_REQUEST : COLUMN_KEY;
+	char spread[TASK_KEY_MAX * CRON_SPREAD + 1];
 	uint32 seed = 0;
-	char *spread;
 
 	if (isnull || toast_raw_datum_size(value) - VARHDRSZ > TASK_KEY_MAX || owner_acts())
 		return;
@@ -608,8 +610,8 @@ set_spread(const TriggerRow *row, Columns *columns)
 	if (!isnull)
 		seed ^= DatumGetUInt32(hash_any((unsigned char *) VARDATA_ANY(DatumGetTextPP(value)),
 										VARSIZE_ANY_EXHDR(DatumGetTextPP(value))));
-	spread = cron_spread(TextDatumGetCString(trigger_value(row, COLUMN_CRON, &isnull)), seed);
-	if (spread)
+	value = trigger_value(row, COLUMN_CRON, &isnull);
+	if (cron_spread(TextDatumGetCString(value), seed, spread))
 		set_column(columns, row, COLUMN_CRON, CStringGetTextDatum(spread), false);
 }
 
@@ -954,6 +956,9 @@ set_resumed(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 	repeat.drift = !isnull && DatumGetBool(value);
 	value = trigger_value(new, COLUMN_ANCHOR, &isnull);
 	repeat.anchor = isnull ? repeat.dt : DatumGetTimestampTz(value);
+	value = trigger_value(new, COLUMN_REPEAT_UNTIL, &isnull);
+	if (!isnull)
+		repeat.until = DatumGetTimestampTz(value);
 	if (!repeat_find_next(row, &repeat, NULL, now, &next))
 		return;
 	set_column(columns, new, COLUMN_DT, TimestampTzGetDatum(next.dt), false);
@@ -1076,6 +1081,7 @@ pg_task_planned(PG_FUNCTION_ARGS)
 	if (!owner_acts())
 	{
 		check_row(&old, &new);
+		check_until(&old, &new);
 		if (trigger_has_state(&new, "PLAN") && trigger_newly_planned(&old, &new))
 			warn_of_role(&new);
 		tell_stopped(&old, &new);
@@ -1114,15 +1120,20 @@ tell_doubled(const TriggerRow *row)
 					 "that task, or stop it.")));
 }
 
-/* Check a new row, and record what the scheduler must know of it. */
+/*
+ * Check a new row, and record what the scheduler must know of it.  One that was bound before may
+ * come from a dump.
+ */
 static void
-finish_new_row(const TriggerRow *row)
+finish_new_row(const TriggerRow *row, bool was_bound)
 {
 	if (owner_acts() && !trigger_has_state(row, "PLAN"))
 		return;
 	if (!owner_acts())
 	{
 		check_row(NULL, row);
+		if (!was_bound)
+			check_until(NULL, row);
 		if (trigger_has_state(row, "PLAN"))
 		{
 			warn_of_role(row);
@@ -1187,6 +1198,9 @@ set_labels(const TriggerRow *row, Columns *columns)
 		set_column(columns, row, COLUMN_PARENT, Int64GetDatum(id), false);
 	if (flow && trigger_is_null(row, COLUMN_FLOW))
 		set_column(columns, row, COLUMN_FLOW, CStringGetTextDatum(flow), false);
+	/* what tells of a failure, and what that does in its place, does not tell of itself */
+	if (id != SETTINGS_NO_TASK && Settings.task_tells && trigger_is_null(row, COLUMN_ON_FAILURE))
+		set_column(columns, row, COLUMN_ON_FAILURE, CStringGetTextDatum(""), false);
 	if (meta && trigger_is_null(row, COLUMN_META))
 		set_column(columns, row, COLUMN_META, DirectFunctionCall1(jsonb_in, CStringGetDatum(meta)),
 				   false);
@@ -1206,6 +1220,7 @@ pg_task_bound(PG_FUNCTION_ARGS)
 	Columns columns = {0};
 	TriggerRow row;
 	HeapTuple tuple;
+	bool was_bound;
 	bool known;
 
 	row = row_of(data, data->tg_trigtuple, data->tg_trigslot);
@@ -1213,7 +1228,8 @@ pg_task_bound(PG_FUNCTION_ARGS)
 	slot_getallattrs(row.slot);
 	check_new_id(&row);
 	/* the owner inserts a row from a task table, as a dump does: what it waits for may be gone */
-	known = trigger_role_id(&row) != 0 && is_owner(row.rel);
+	was_bound = trigger_role_id(&row) != 0;
+	known = was_bound && is_owner(row.rel);
 	set_labels(&row, &columns);
 	set_spread(&row, &columns);
 	if (columns.count > 0)
@@ -1224,7 +1240,7 @@ pg_task_bound(PG_FUNCTION_ARGS)
 	/* of what is written, "row" knows role_id */
 	if (columns.count > row.binds)
 		write_row(&row, &columns, data->tg_trigslot);
-	finish_new_row(&row);
+	finish_new_row(&row, was_bound);
 	tuple = write_columns(&row, &columns);
 	drop_row(&row, data->tg_trigslot);
 	return PointerGetDatum(tuple);

@@ -28,8 +28,9 @@
 /* The same for why a task is on hold. */
 #define TASK_HOLD_MAX 1000
 
-/* The same for the request that follows a failure. */
+/* The same for the request that follows a failure; its queue. */
 #define TASK_ON_FAILURE_MAX 1000
+#define TASK_ON_FAILURE_QUEUE "on_failure"
 
 /* The same for the labels in "meta", as text; so many bytes of it stand in the server's log. */
 #define TASK_META_MAX 1000

@@ -17,7 +17,6 @@
 #include "postgres.h"
 
 #include "common/hashfn.h"
-#include "lib/stringinfo.h"
 #include "port/pg_bitutils.h"
 #include "utils/datetime.h"
 
@@ -345,11 +344,10 @@ read_nickname(Parser *parser)
 
 /*
  * Read "H", "H(low-high)", and "/step" behind either, as the scheduler of Jenkins has them, and
- * append what stands for it.  Returns what follows; or NULL if this is something else, or
- * malformed.
+ * write what stands for it.  Returns what follows; or NULL if this is something else, or malformed.
  */
 static const char *
-spread_element(StringInfo out, const char *at, CronField field, uint32 seed)
+spread_element(char **out, const char *at, CronField field, uint32 seed)
 {
 	Parser parser = {.at = at + 1};
 	int low = Fields[field].low;
@@ -377,28 +375,28 @@ spread_element(StringInfo out, const char *at, CronField field, uint32 seed)
 	if (*parser.at != ',' && !strchr(BLANKS, *parser.at))
 		return NULL;
 	if (step > 0)
-		appendStringInfo(out, "%d-%d/%d", first + (int) (hash % step), last, step);
+		*out +=
+			snprintf(*out, CRON_SPREAD + 1, "%d-%d/%d", first + (int) (hash % step), last, step);
 	else
-		appendStringInfo(out, "%d", first + (int) (hash % (last - first + 1)));
+		*out += snprintf(*out, CRON_SPREAD + 1, "%d", first + (int) (hash % (last - first + 1)));
 	return parser.at;
 }
 
 /*
- * An expression in which each "H" is a value that the seed determines: so the same one never moves,
- * and many of them do not match at once.  What is not understood stays.  NULL: there is none.
+ * Write an expression in which each "H" is a value that the seed determines: so the same one never
+ * moves, and many of them do not match at once.  What is not understood stays.  "out" has room for
+ * CRON_SPREAD times the length of the text.  False: there is no "H".
  */
-char *
-cron_spread(const char *text, uint32 seed)
+bool
+cron_spread(const char *text, uint32 seed, char *out)
 {
 	const char *at = text + strspn(text, BLANKS);
 	CronField field = count_fields(at) == 6 ? CRON_SECOND : CRON_MINUTE;
 	bool begins = true; /* an element */
 	bool found = false;
-	StringInfoData out;
 
 	if (*at == '@' || strpbrk(at, "Hh") == NULL)
-		return NULL;
-	initStringInfo(&out);
+		return false;
 	while (*at != '\0' && field < CRON_FIELDS)
 	{
 		const char *behind = begins ? spread_element(&out, at, field, seed) : NULL;
@@ -417,10 +415,10 @@ cron_spread(const char *text, uint32 seed)
 			field++;
 			at += strspn(at, BLANKS) - 1;
 		}
-		appendStringInfoChar(&out, *at++);
+		*out++ = *at++;
 	}
-	appendStringInfoString(&out, at);
-	return found ? out.data : NULL;
+	strcpy(out, at);
+	return found;
 }
 
 /* Return the lowest bit that is set, "from" or higher, or -1. */

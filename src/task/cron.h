@@ -22,6 +22,9 @@ typedef enum CronField
 	CRON_FIELDS
 } CronField;
 
+/* What cron_spread returns is at most so many times as long as the expression. */
+#define CRON_SPREAD 8
+
 /* A parsed expression: plain data, without pointers. */
 typedef struct Cron
 {
@@ -55,7 +58,7 @@ typedef struct CronSpan
  */
 typedef bool (*CronZone)(const void *zone, int64 moment, CronSpan *span);
 
-extern char *cron_spread(const char *text, uint32 seed);
+extern bool cron_spread(const char *text, uint32 seed, char *out);
 extern bool cron_parse(const char *text, Cron *cron, CronError *error);
 extern bool
 cron_next(const Cron *cron, int64 after, CronZone find_span, const void *zone, int64 *next);

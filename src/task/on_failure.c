@@ -6,7 +6,7 @@
  * It is inserted in the transaction that writes the failure.  Nobody's text runs as somebody else:
  * that of a row and that of a role run as the role of the row, that of the database or of the
  * configuration as the owner of the table (roles_on_failure).  Its own column "on_failure" is
- * empty, so none follows when it fails itself.
+ * empty, so none follows when it fails itself, nor when what it inserts fails (set_labels).
  */
 #include "postgres.h"
 
@@ -24,7 +24,7 @@
 
 static const Statement insert_task = {.sql =
 	"INSERT INTO {table} (parent, queue, role, role_id, request, on_failure, meta, input{own})"
-	" SELECT t.id, 'on_failure',"
+	" SELECT t.id, '" TASK_ON_FAILURE_QUEUE "',"
 	"        CASE WHEN t.on_failure IS NULL THEN coalesce($as_role::name, t.role) ELSE t.role END,"
 	"        CASE WHEN t.on_failure IS NULL THEN coalesce($as_role_id, t.role_id)"
 	"             ELSE t.role_id END,"
@@ -46,12 +46,13 @@ typedef struct Inserting
 	const TaskTable *table;
 	RowKey row;
 	RoleOnFailure role;
+	bool inserted; /* the result; false: a trigger of the owner's has kept it */
 } Inserting;
 
 static void
 insert(void *arg)
 {
-	const Inserting *inserting = arg;
+	Inserting *inserting = arg;
 	const RoleOnFailure *role = &inserting->role;
 	StatementArgs args;
 
@@ -64,21 +65,28 @@ insert(void *arg)
 		arg_int64(&args, "as_role_id", role->as_id);
 	else
 		arg_null(&args, "as_role_id", INT8OID);
-	statement_execute(&insert_task, inserting->table, &args);
+	inserting->inserted = statement_execute(&insert_task, inserting->table, &args) > 0;
 	statement_end();
 }
 
 /*
- * Is this an error of the new row alone, such as a constraint of the owner's that it breaks?
- * Others are those of the transaction, which may succeed when it is tried again.
+ * Is this an error of the transaction, which may succeed when it is tried again?  Others are those
+ * of the new row, such as a constraint of the owner's that it breaks, or a trigger.
  */
 static bool
-is_of_row(int sqlstate)
+is_of_transaction(int sqlstate)
 {
-	int category = ERRCODE_TO_CATEGORY(sqlstate);
-
-	return category == ERRCODE_DATA_EXCEPTION ||
-		   category == ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION || category == ERRCODE_PLPGSQL_ERROR;
+	switch (ERRCODE_TO_CATEGORY(sqlstate))
+	{
+		case ERRCODE_TRANSACTION_ROLLBACK:
+		case ERRCODE_INSUFFICIENT_RESOURCES:
+		case ERRCODE_OPERATOR_INTERVENTION:
+		case ERRCODE_SYSTEM_ERROR:
+		case ERRCODE_INTERNAL_ERROR:
+			return true;
+		default:
+			return sqlstate == ERRCODE_LOCK_NOT_AVAILABLE || sqlstate == ERRCODE_TABLE_CHANGED;
+	}
 }
 
 /*
@@ -98,11 +106,11 @@ on_failure_plan(const TaskTable *table, RowKey row, int64 role_id, OnFailure say
 		!roles_on_failure(table->owner, roles_bound(row.role, role_id), &inserting.role))
 		return;
 	error = subtransaction_try(insert, &inserting, true);
-	if (error && !is_of_row(error->sqlerrcode))
+	if (error && is_of_transaction(error->sqlerrcode))
 		ReThrowError(error);
-	if (error)
-		ereport(WARNING,
-				(errcode(error->sqlerrcode),
-				 errmsg("nobody is told that task " INT64_FORMAT " has failed", row.id),
-				 errdetail("Its \"on_failure\" could not be planned: %s.", error->message)));
+	if (!inserting.inserted)
+		ereport(WARNING, (errcode(error ? error->sqlerrcode : ERRCODE_TRIGGERED_ACTION_EXCEPTION),
+						  errmsg("nobody is told that task " INT64_FORMAT " has failed", row.id),
+						  errdetail_log("Its \"on_failure\" could not be planned: %s.",
+										error ? error->message : "a trigger has kept the row")));
 }

@@ -224,7 +224,7 @@ repeat_find_next(RowKey row, const RowRepeat *repeat, const TaskResult *run, Tim
 						  errmsg("task " INT64_FORMAT " does not repeat", row.id),
 						  errdetail("The time zone \"%s\" is not recognized.", repeat->timezone)));
 	else if (find_next(repeat, missed, run, end, zone, next))
-		return next->dt <= repeat->until || TIMESTAMP_IS_NOEND(next->dt);
+		return (TIMESTAMP_IS_NOEND(next->dt) ? end : next->dt) <= repeat->until;
 	else
 		ereport(WARNING, (errcode(ERRCODE_DATETIME_VALUE_OUT_OF_RANGE),
 						  errmsg("task " INT64_FORMAT " does not repeat", row.id),

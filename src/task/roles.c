@@ -14,6 +14,7 @@
 #include "access/xlog.h"
 #include "catalog/pg_db_role_setting.h"
 #include "commands/dbcommands.h"
+#include "mb/pg_wchar.h"
 #include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/fmgroids.h"
@@ -147,7 +148,7 @@ take_settings(Datum config, void *arg)
 		else if ((text = value_of(entry, "pg_task.timezone")))
 			values->task_timezone = zone_find(text);
 		else if ((text = value_of(entry, "pg_task.on_failure")))
-			values->on_failure = text[0] != '\0';
+			values->on_failure |= text[0] != '\0';
 	}
 }
 
@@ -313,39 +314,61 @@ database_owner_may_act(Oid owner)
 }
 
 /*
+ * What is set for all, or for this database, and runs as the "owner" of the table; NULL: nothing.
+ * Whoever owns the database may set the latter, and decides what the names in the former mean: so
+ * neither counts unless he may act as the owner of the table.
+ */
+static const char *
+on_failure_of_database(Oid owner)
+{
+	SharedConfigured configured;
+	const char *request;
+
+	if (!database_owner_may_act(owner))
+		return NULL;
+	LWLockAcquire(Shared->directory, LW_SHARED);
+	configured = Shared->configured;
+	LWLockRelease(Shared->directory);
+	request = pstrdup(configured.on_failure);
+	read_config(InvalidOid, InvalidOid, take_on_failure, &request);
+	read_config(MyDatabaseId, InvalidOid, take_on_failure, &request);
+	return request;
+}
+
+/*
  * What do the settings say is to be requested when a task of this role has failed for good?  False:
- * nothing.  Who may set it for the role may act as the role, and it runs as that.  What is set for
- * the database, or for all, runs as the "owner" of the table.  The former counts only if the owner
- * of the database, who may set it, may act as the owner of the table.
+ * nothing.  Who may set it for the role may act as the role, and it runs as that.
  */
 bool
 roles_on_failure(Oid owner, Oid role, RoleOnFailure *result)
 {
-	const char *of_role = NULL;
-	const char *of_database = NULL;
-	SharedConfigured configured;
+	const char *request = NULL;
 
+	/* "on_failure" only says whether anything is set */
 	if (!roles_settings(role).on_failure)
 		return false;
 	*result = (RoleOnFailure){0};
-	read_config(InvalidOid, role, take_on_failure, &of_role);
-	read_config(MyDatabaseId, role, take_on_failure, &of_role);
-	if (of_role)
+	if (OidIsValid(role))
 	{
-		result->request = of_role;
-		return of_role[0] != '\0';
+		read_config(InvalidOid, role, take_on_failure, &request);
+		read_config(MyDatabaseId, role, take_on_failure, &request);
 	}
-	LWLockAcquire(Shared->directory, LW_SHARED);
-	configured = Shared->configured;
-	LWLockRelease(Shared->directory);
-	result->request = pstrdup(configured.on_failure);
-	read_config(InvalidOid, InvalidOid, take_on_failure, &result->request);
-	read_config(MyDatabaseId, InvalidOid, take_on_failure, &of_database);
-	if (of_database && database_owner_may_act(owner))
-		result->request = of_database;
-	result->as_name = GetUserNameFromId(owner, false);
-	result->as_id = bind_to(owner);
-	return result->request[0] != '\0';
+	if (request == NULL)
+	{
+		request = on_failure_of_database(owner);
+		result->as_name = GetUserNameFromId(owner, false);
+		result->as_id = bind_to(owner);
+	}
+	if (request == NULL || request[0] == '\0')
+		return false;
+	result->request = request;
+	/* it may have been written in a database of another encoding */
+	if (pg_verifymbstr(request, (int) strlen(request), true))
+		return true;
+	ereport(WARNING,
+			(errcode(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE),
+			 errmsg("\"pg_task.on_failure\" is no text of the encoding of this database")));
+	return false;
 }
 
 /* Return the shortest of these times to keep rows; SETTINGS_KEEP_FOR_EVER if all are for ever. */

@@ -155,7 +155,8 @@ subtest 'whose text' => sub {
 		'and no more');
 };
 
-# Who owns the database, and not the table, cannot have his text run as the owner of the table.
+# Who owns the database, and not the table, cannot have his text run as the owner of the table.  Nor
+# is that of the configuration: he decides what its names mean.
 subtest 'an owner of the database who is not that of the table' => sub {
 	sql(q{ALTER SYSTEM SET pg_task.database = 'postgres, hers:postgres'; SELECT pg_reload_conf()});
 	wait_until($node, q{SELECT current_setting('pg_task.database') ~ 'hers'});
@@ -166,12 +167,19 @@ subtest 'an owner of the database who is not that of the table' => sub {
 	sql_as('ann', q{ALTER DATABASE hers SET pg_task.on_failure = 'ALTER ROLE ann SUPERUSER'});
 	my $id = run_task($node, db => 'hers', request => 'SELECT 1/0');
 	is(sql_in('hers', "SELECT count(*) FROM task WHERE parent = $id"), 0, 'her text does not count');
+	sql(q{ALTER ROLE ALL SET pg_task.on_failure = 'SELECT ops.alert()'});
+	$id = run_task($node, db => 'hers', request => 'SELECT 1/0');
+	is(sql_in('hers', "SELECT count(*) FROM task WHERE parent = $id"), 0, 'nor one for all');
+	sql_as('ann', q{ALTER DATABASE hers SET pg_task.on_failure = ''});
 	sql(q{GRANT postgres TO ann});
+	$id = run_task($node, db => 'hers', request => 'SELECT 1/0');
+	is(sql_in('hers', "SELECT count(*) FROM task WHERE parent = $id"), 0,
+		'an owner who may act as that of the table may say that nothing follows');
 	sql_as('ann', q{ALTER DATABASE hers SET pg_task.on_failure = 'SELECT 1'});
 	$id = run_task($node, db => 'hers', request => 'SELECT 1/0');
 	is(sql_in('hers', "SELECT role FROM task WHERE parent = $id"), 'postgres',
 		'unless she may act as the owner');
-	sql(q{REVOKE postgres FROM ann});
+	sql(q{REVOKE postgres FROM ann; ALTER ROLE ALL RESET pg_task.on_failure});
 	sql(q{ALTER SYSTEM RESET pg_task.database; SELECT pg_reload_conf()});
 };
 
@@ -198,7 +206,44 @@ subtest 'a new row that is refused' => sub {
 	$id = run_task($node, request => 'SELECT 1/0', tenant => 'acme', on_failure => $tell);
 	is(task($node, $id, 'state, sqlstate'), 'FAIL|22012', 'the failure is written');
 	wait_for_log_line($node, qr/WARNING:  nobody is told that task $id has failed/, $position);
-	sql(q{ALTER TABLE task DROP CONSTRAINT task_queue_check, DROP tenant});
+	sql(q{ALTER TABLE task DROP CONSTRAINT task_queue_check, DROP tenant;
+		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN IF NEW.request = 'none' THEN RETURN NULL; END IF;
+		RAISE 'no' USING ERRCODE = NEW.request; END $$;
+		CREATE TRIGGER refuse BEFORE INSERT ON task FOR EACH ROW WHEN (NEW.queue = 'on_failure')
+		EXECUTE FUNCTION refuse()});
+	for my $code (qw(42501 45000 0A000 54000 none))
+	{
+		$id = run_task($node, request => 'SELECT 1/0', on_failure => $code);
+		is(task($node, $id, 'state, sqlstate'), 'FAIL|22012', "also after $code");
+		wait_for_log_line($node, qr/WARNING:  nobody is told that task $id has failed/, $position);
+	}
+	sql('DROP FUNCTION refuse CASCADE');
+};
+
+# What tells of a failure does not tell of itself, nor of what does that in its place.
+subtest 'no end' => sub {
+	sql(q{ALTER DATABASE postgres SET pg_task.on_failure =
+		$$INSERT INTO task (queue, request, input) VALUES ('mail', 'SELECT 1/0', pg_task_input())$$});
+	my $id = run_task($node, request => 'SELECT 1/0');
+	wait_until($node, q{SELECT count(*) = 1 FROM task WHERE queue = 'mail' AND state = 'FAIL'});
+	is(sql(q{SELECT on_failure = '' FROM task WHERE queue = 'mail'}), 't', 'nothing follows it');
+	is(sql(q{SELECT count(*) FROM task WHERE parent IN (SELECT id FROM task WHERE queue = 'mail')}),
+		0, 'nothing has');
+	sql(q{ALTER DATABASE postgres RESET pg_task.on_failure});
+};
+
+# Texts stand in catalogs that all databases share, whatever their encodings.
+subtest 'a text of another encoding' => sub {
+	my $position = log_position($node);
+
+	sql(q{CREATE DATABASE raw TEMPLATE template0 ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C'});
+	$node->psql('raw', q{SET client_encoding = 'SQL_ASCII';
+		ALTER ROLE ann SET pg_task.on_failure = E'SELECT 1 -- \\xe9\\xff'});
+	my $id = run_task($node, role => 'ann', request => 'SELECT 1/0');
+	is(sql("SELECT count(*) FROM task WHERE parent = $id"), 0, 'is not planned');
+	wait_for_log_line($node, qr/"pg_task.on_failure" is no text of the encoding/, $position);
+	sql('ALTER ROLE ann RESET pg_task.on_failure');
 };
 
 subtest 'failed attempts' => sub {

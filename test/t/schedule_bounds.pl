@@ -59,6 +59,20 @@ subtest 'a last time' => sub {
 		'both may be set later');
 	is(sqlstate_of('postgres', "UPDATE task SET repeat_until = NULL WHERE id = $id"), '', 'and taken away');
 	sql("DELETE FROM task WHERE id = $id");
+	$id = insert_task($node, request => 'SELECT 1', repeat => '1 hour', missed => 'none', hold => 'x',
+		dt => sql(q{SELECT now() - interval '30 min'}),
+		repeat_until => sql(q{SELECT now() - interval '10 min'}));
+	is(sql("SELECT pg_task_resume($id)"), 1, 'one that has ended while it was on hold is resumed');
+	# it was missed, and planned for before this server was started
+	wait_for_state($node, $id, 'GONE');
+	is(sqlstate_of('postgres', "UPDATE task SET state = 'PLAN', dt = now() WHERE id = $id"), '',
+		'the last run runs again');
+	wait_for_state($node, $id, 'DONE');
+	is(sqlstate_of('postgres', "INSERT INTO task (request, role_id, repeat, repeat_until, state)
+		SELECT request, role_id, repeat, '2000-01-01', 'PLAN' FROM task WHERE id = $id"), '',
+		'a row from a dump has what it has');
+	is(sqlstate_of('postgres', q{INSERT INTO task (request, cron, repeat_until)
+		VALUES ('SELECT 1', '@reboot', '2000-01-01')}), '23514', 'also the next start');
 	is(sqlstate_of('postgres', q{INSERT INTO task (request, repeat_until) VALUES ('SELECT 1', '2000-01-01')}),
 		'', 'a task that does not repeat has no use for it');
 };
@@ -121,6 +135,12 @@ subtest 'what is coming' => sub {
 	is($coming->(q{hold}, '2100-01-01 00:30+00', '2100-01-01 02:30+00'), 'not yet not yet', 'on hold');
 	sql(q{UPDATE task SET runs_left = NULL, repeat_until = '2100-01-01 02:00+00' WHERE key = 'runs'});
 	is($coming->(q{key}, '2100-01-01 01:10+00', '2100-01-01 12:00+00'), 'berlin runs', 'until then');
+	insert_task($node, key => 'fixed', request => 'SELECT 1', cron => '0 12 1 7 *', timezone => 'CET');
+	is($coming->('local::text', '2100-07-01 06:00+00', '2100-07-02'), '2100-07-01 12:00:00',
+		'a zone whose name is an abbreviation, too');
+	sql(q{DELETE FROM task WHERE key = 'fixed'});
+	is(sql(q{SELECT count(*) FROM pg_task_upcoming('-infinity', '4714-11-24 00:00:00+00 BC')}), 0,
+		'long ago');
 	insert_task($node, key => 'often', request => 'SELECT 1', dt => '2100-01-01', repeat => '10 ms');
 	is($coming->(q{key}, '2199-01-01', '2299-01-01', 3), 'often often often', 'at once');
 	is(sql_as('ann', q{SELECT count(*) FROM pg_task_upcoming(since => '2100-01-01',
