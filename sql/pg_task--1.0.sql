@@ -750,7 +750,8 @@ COMMENT ON FUNCTION pg_catalog.pg_task_repeating() IS
 
 CREATE FUNCTION pg_catalog.pg_task_following(cron text, repeat interval, drift boolean,
         anchor timestamptz, dt timestamptz, since timestamptz, timezone text, role name,
-        role_id bigint, OUT next timestamptz, OUT local timestamp, OUT zone text)
+        role_id bigint, OUT next timestamptz, OUT next_anchor timestamptz, OUT local timestamp,
+        OUT zone text)
     LANGUAGE c STABLE AS 'MODULE_PATHNAME', 'pg_task_following';
 
 COMMENT ON FUNCTION pg_catalog.pg_task_following(text, interval, boolean, timestamptz, timestamptz,
@@ -764,31 +765,39 @@ CREATE FUNCTION pg_catalog.pg_task_upcoming(since timestamptz DEFAULT now(),
     RETURNS SETOF record
     LANGUAGE pg_task_report VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
 -- Of each chain one row waits or runs: its own time, then one after the other.  The first step leads
--- to "since" at once, unless up to 1,000 runs are to be counted.
+-- to "since" at once, unless up to 3,000 runs are to be counted, or days from run to run.  What is
+-- counted from the ends of runs that take no time is counted from the first of them.
 WITH RECURSIVE w AS MATERIALIZED (
-SELECT t.id, t.queue, t.key, t.role, t.role_id, t.cron, t.repeat, t.drift, t.timezone,
-       least(t.repeat_until, $2) AS until,
-       CASE WHEN t.runs_left <= 1000 THEN t.runs_left END AS runs,
-       coalesce(t.planned, t.dt) AS dt, coalesce(t.anchor, t.planned, t.dt) AS anchor,
+SELECT t.id, t.queue, t.key, t.role, t.role_id, t.cron, t.repeat, t.timezone,
+       t.drift OR t.cron IS NOT NULL OR t.even AS jumps,
+       least(t.repeat_until, $2, CASE WHEN t.even
+                  THEN coalesce(t.planned, t.dt) + (t.runs_left - 1) * t.repeat END)
+           AS until,
+       CASE WHEN t.runs_left <= 3000 AND NOT t.even THEN t.runs_left END AS runs,
+       coalesce(t.planned, t.dt) AS dt,
+       coalesce(CASE WHEN t.drift THEN t.anchor END, t.planned, t.dt) AS anchor,
        t.state = 'PLAN' AS waits, CASE WHEN {readable} THEN t.hold END AS hold,
        CASE WHEN {readable} THEN t.request END AS request
-  FROM (SELECT * FROM {figures} AS a WHERE a.state = 'PLAN' AND a.waits IS NULL
-         UNION ALL
-        SELECT * FROM {figures} AS a WHERE a.state = 'PLAN' AND a.waits IS NOT NULL
-         UNION ALL
-        SELECT * FROM {figures} AS a WHERE a.state = 'WORK') AS t
- WHERE (t.repeat IS NOT NULL OR t.cron IS NOT NULL) AND t.next IS NULL AND isfinite(t.dt)),
-m (id, role, cron, repeat, drift, timezone, role_id, until, runs, anchor, dt, local, zone, n,
+  FROM (SELECT u.*, coalesce(date_trunc('day', u.repeat) = '0'
+                    AND extract(epoch FROM u.repeat) * coalesce(u.runs_left, 1) < 1e10, false) AS even
+          FROM (SELECT * FROM {figures} AS a WHERE a.state = 'PLAN' AND a.waits IS NULL
+                 UNION ALL
+                SELECT * FROM {figures} AS a WHERE a.state = 'PLAN' AND a.waits IS NOT NULL
+                 UNION ALL
+                SELECT * FROM {figures} AS a WHERE a.state = 'WORK') AS u
+         WHERE (u.repeat IS NOT NULL OR u.cron IS NOT NULL) AND u.next IS NULL
+           AND isfinite(u.dt)) AS t),
+m (id, role, cron, repeat, jumps, timezone, role_id, until, runs, anchor, dt, local, zone, n,
    shown) AS (
-SELECT w.id, w.role, w.cron, w.repeat, w.drift, w.timezone, w.role_id, w.until, w.runs, w.anchor,
+SELECT w.id, w.role, w.cron, w.repeat, w.jumps, w.timezone, w.role_id, w.until, w.runs, w.anchor,
        w.dt, f.local, f.zone, 1, (w.waits AND w.dt >= $1)::int4
   FROM w CROSS JOIN LATERAL pg_task_following(NULL, NULL, NULL, NULL, w.dt, NULL, w.timezone,
        w.role, w.role_id) AS f
  UNION ALL
-SELECT m.id, m.role, m.cron, m.repeat, m.drift, m.timezone, m.role_id, m.until, m.runs, m.anchor,
-       f.next, f.local, f.zone, m.n + 1, m.shown + (f.next >= $1)::int4
-  FROM m CROSS JOIN LATERAL pg_task_following(m.cron, m.repeat, m.drift, m.anchor, m.dt,
-       CASE WHEN m.runs IS NULL THEN $1 END, m.timezone, m.role, m.role_id) AS f
+SELECT m.id, m.role, m.cron, m.repeat, m.jumps, m.timezone, m.role_id, m.until, m.runs,
+       f.next_anchor, f.next, f.local, f.zone, m.n + 1, m.shown + (f.next >= $1)::int4
+  FROM m CROSS JOIN LATERAL pg_task_following(m.cron, m.repeat, m.jumps, m.anchor, m.dt,
+       CASE WHEN m.runs IS NULL AND m.jumps THEN $1 END, m.timezone, m.role, m.role_id) AS f
  WHERE f.next <= m.until AND m.shown < $3 AND (m.runs IS NULL OR m.n < m.runs)),
 s AS (
 SELECT m.id, m.role, m.dt, m.local, m.zone, m.n FROM m

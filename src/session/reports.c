@@ -334,11 +334,10 @@ find_local(TimestampTz moment, pg_tz *zone, Timestamp *local)
 
 /* When a schedule that is planned for "dt" runs next, at "since" or later.  False: never. */
 static bool
-find_following(FunctionCallInfo fcinfo, TimestampTz dt, pg_tz *zone, TimestampTz *next)
+find_following(FunctionCallInfo fcinfo, TimestampTz dt, pg_tz *zone, RowNext *next)
 {
 	TimestampTz since = PG_ARGISNULL(5) ? DT_NOBEGIN : PG_GETARG_TIMESTAMPTZ(5);
 	RowRepeat repeat = {.dt = dt, .anchor = dt, .until = DT_NOEND, .runs = PG_INT32_MAX};
-	RowNext found;
 
 	if (!PG_ARGISNULL(0))
 		repeat.cron = text_to_cstring(PG_GETARG_TEXT_PP(0));
@@ -347,10 +346,7 @@ find_following(FunctionCallInfo fcinfo, TimestampTz dt, pg_tz *zone, TimestampTz
 	repeat.drift = PG_ARGISNULL(2) || PG_GETARG_BOOL(2);
 	if (!PG_ARGISNULL(3))
 		repeat.anchor = PG_GETARG_TIMESTAMPTZ(3);
-	if (!repeat_following(&repeat, since > dt ? since - 1 : dt, zone, &found))
-		return false;
-	*next = found.dt;
-	return true;
+	return repeat_following(&repeat, since > dt ? since - 1 : dt, zone, next);
 }
 
 /*
@@ -363,9 +359,9 @@ Datum
 pg_task_following(PG_FUNCTION_ARGS)
 {
 	char *timezone = PG_ARGISNULL(6) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(6));
-	Datum values[3] = {0};
-	bool nulls[3] = {true, true, true};
-	TimestampTz next;
+	Datum values[4] = {0};
+	bool nulls[4] = {true, true, true, true};
+	RowNext next = {0};
 	Timestamp local;
 	TupleDesc desc;
 	pg_tz *zone;
@@ -376,16 +372,19 @@ pg_task_following(PG_FUNCTION_ARGS)
 		elog(ERROR, "pg_task_following must return a row");
 	if (PG_ARGISNULL(4) || PG_ARGISNULL(7) || PG_ARGISNULL(8))
 		PG_RETURN_NULL();
-	next = PG_GETARG_TIMESTAMPTZ(4);
+	next.dt = PG_GETARG_TIMESTAMPTZ(4);
 	role = roles_bound(NameStr(*PG_GETARG_NAME(7)), PG_GETARG_INT64(8));
 	zone = repeat_zone(role, timezone);
-	if (zone && ((PG_ARGISNULL(0) && PG_ARGISNULL(1)) || find_following(fcinfo, next, zone, &next)))
+	if (zone &&
+		((PG_ARGISNULL(0) && PG_ARGISNULL(1)) || find_following(fcinfo, next.dt, zone, &next)))
 	{
-		values[0] = TimestampTzGetDatum(next);
-		values[2] = CStringGetTextDatum(pg_get_timezone_name(zone));
-		nulls[0] = nulls[2] = false;
-		nulls[1] = !find_local(next, zone, &local);
-		values[1] = nulls[1] ? (Datum) 0 : TimestampGetDatum(local);
+		values[0] = TimestampTzGetDatum(next.dt);
+		values[1] = TimestampTzGetDatum(next.anchor);
+		values[3] = CStringGetTextDatum(pg_get_timezone_name(zone));
+		nulls[0] = nulls[3] = false;
+		nulls[1] = !next.has_anchor;
+		nulls[2] = !find_local(next.dt, zone, &local);
+		values[2] = nulls[2] ? (Datum) 0 : TimestampGetDatum(local);
 	}
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
 }
