@@ -1,0 +1,19 @@
+/*
+ * row_check.h
+ *		What a user may write into a row of the task table.  Each check raises an error.
+ */
+#ifndef PG_TASK_ROW_CHECK_H
+#define PG_TASK_ROW_CHECK_H
+
+#include "postgres.h"
+
+#include "utils/rel.h"
+
+#include "session/trigger_row.h"
+
+extern bool row_check_owner(Relation rel);
+extern void row_check_forbid(TaskColumn which, const char *hint) pg_attribute_noreturn();
+extern void row_check(const TriggerRow *old, const TriggerRow *new);
+extern void row_check_until(const TriggerRow *old, const TriggerRow *new);
+
+#endif /* PG_TASK_ROW_CHECK_H */
