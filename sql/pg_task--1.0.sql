@@ -766,13 +766,14 @@ CREATE FUNCTION pg_catalog.pg_task_upcoming(since timestamptz DEFAULT now(),
     LANGUAGE pg_task_report VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
 -- Of each chain one row waits or runs: its own time, then one after the other.  The first step leads
 -- to "since" at once, unless up to 3,000 runs are to be counted, or days from run to run.  What is
--- counted from the ends of runs that take no time is counted from the first of them.
+-- counted from the ends of runs that take no time is counted from the first of them.  On hold a
+-- schedule has no other run than the one that waits.
 WITH RECURSIVE w AS MATERIALIZED (
 SELECT t.id, t.queue, t.key, t.role, t.role_id, t.cron, t.repeat, t.timezone,
        t.drift OR t.cron IS NOT NULL OR t.even AS jumps,
-       least(t.repeat_until, $2, CASE WHEN t.even
+       CASE WHEN t.hold IS NULL THEN least(t.repeat_until, $2, CASE WHEN t.even
                   THEN coalesce(t.planned, t.dt) + (t.runs_left - 1) * t.repeat END)
-           AS until,
+            ELSE '-infinity' END AS until,
        CASE WHEN t.runs_left <= 3000 AND NOT t.even THEN t.runs_left END AS runs,
        coalesce(t.planned, t.dt) AS dt,
        coalesce(CASE WHEN t.drift THEN t.anchor END, t.planned, t.dt) AS anchor,

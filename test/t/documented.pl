@@ -41,7 +41,7 @@ is_documented(q{SELECT DISTINCT proname FROM pg_proc JOIN pg_depend ON objid = p
 	JOIN pg_extension ON refobjid = pg_extension.oid WHERE extname = 'pg_task'}, 'functions');
 is_documented(q{SELECT DISTINCT a.name FROM pg_proc, unnest(proargnames, proargmodes::text[])
 	AS a (name, mode) WHERE proname ~ '^pg_(stat_)?task_' 
-	AND proname NOT IN ('pg_task_facts', 'pg_task_missing')
+	AND proname NOT IN ('pg_task_facts', 'pg_task_following', 'pg_task_missing')
 	AND a.mode IN ('o', 't')},
 	'columns of results');
 

@@ -129,10 +129,13 @@ subtest 'what is coming' => sub {
 		'27 02:30 28 03:00 29 02:30 30 02:30', 'where the clock is set forward');
 	is($coming->('zone', '2100-03-26 12:00+01', '2100-03-27 12:00+02'), 'Europe/Berlin', 'its zone');
 	insert_task($node, key => 'runs', request => 'SELECT 1', dt => '2100-01-01 00:00+00', repeat => '1 hour',
-		runs_left => 5, hold => 'not yet');
+		runs_left => 5);
 	is($coming->(q{key || extract(hour FROM dt AT TIME ZONE 'UTC')}, '2099-12-31 23:00+00',
 		'2100-01-01 12:00+00'), 'runs0 runs1 berlin1 runs2 runs3 runs4', 'no more than there will be');
-	is($coming->(q{hold}, '2100-01-01 00:30+00', '2100-01-01 02:30+00'), 'not yet not yet', 'on hold');
+	sql(q{SELECT pg_task_hold('runs', 'not yet')});
+	is($coming->(q{key || coalesce(hold, '')}, '2100-01-01 00:00+00', '2100-01-01 02:30+00'),
+		'runsnot yet berlin', 'on hold only the one that waits');
+	sql(q{SELECT pg_task_resume('runs')});
 	sql(q{UPDATE task SET runs_left = NULL, repeat_until = '2100-01-01 02:00+00' WHERE key = 'runs'});
 	is($coming->(q{key}, '2100-01-01 01:10+00', '2100-01-01 12:00+00'), 'berlin runs', 'until then');
 	insert_task($node, key => 'fixed', request => 'SELECT 1', cron => '0 12 1 7 *', timezone => 'CET');

@@ -638,7 +638,9 @@ def expect(asked):
     times = {}
     for schedule in asked["schedules"]:
         key = schedule["key"]
-        times[key] = list(chain(schedule, year, far))
+        # on hold only the run that waits is known
+        times[key] = list(itertools.islice(chain(schedule, year, far),
+                                           1 if "hold" in schedule else None))
         answer["first"][key] = times[key][0]
         if "parts" in schedule and anew(schedule, zone_of(schedule["zone"], year)):
             answer["anew"].append(key)
