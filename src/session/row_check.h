@@ -12,7 +12,7 @@
 #include "session/trigger_row.h"
 
 extern bool row_check_owner(Relation rel);
-extern void row_check_forbid(TaskColumn which, const char *hint) pg_attribute_noreturn();
+extern void row_check_forbid(TaskColumn which, const char *hint);
 extern void row_check(const TriggerRow *old, const TriggerRow *new);
 extern void row_check_until(const TriggerRow *old, const TriggerRow *new);
 

@@ -138,10 +138,15 @@ subtest 'what is coming' => sub {
 	sql(q{SELECT pg_task_resume('runs')});
 	sql(q{UPDATE task SET runs_left = NULL, repeat_until = '2100-01-01 02:00+00' WHERE key = 'runs'});
 	is($coming->(q{key}, '2100-01-01 01:10+00', '2100-01-01 12:00+00'), 'berlin runs', 'until then');
-	insert_task($node, key => 'fixed', request => 'SELECT 1', cron => '0 12 1 7 *', timezone => 'CET');
-	is($coming->('local::text', '2100-07-01 06:00+00', '2100-07-02'), '2100-07-01 12:00:00',
-		'a zone whose name is an abbreviation, too');
-	sql(q{DELETE FROM task WHERE key = 'fixed'});
+	# newer systems have no such zone
+	if (sql(q{SELECT count(*) FROM pg_timezone_names WHERE name = 'CET'}))
+	{
+		insert_task($node, key => 'fixed', request => 'SELECT 1', cron => '0 12 1 7 *',
+			timezone => 'CET');
+		is($coming->('local::text', '2100-07-01 06:00+00', '2100-07-02'), '2100-07-01 12:00:00',
+			'a zone whose name is an abbreviation, too');
+		sql(q{DELETE FROM task WHERE key = 'fixed'});
+	}
 	is(sql(q{SELECT count(*) FROM pg_task_upcoming('-infinity', '4714-11-24 00:00:00+00 BC')}), 0,
 		'long ago');
 	insert_task($node, key => 'often', request => 'SELECT 1', dt => '2100-01-01', repeat => '10 ms');

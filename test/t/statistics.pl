@@ -255,6 +255,7 @@ subtest 'docs/monitoring.md' => sub {
 	insert_task($node, request => 'SELECT 1', id => 42, queue => 'stopped', dt => '2020-01-01');
 	my $ended = insert_task($node, request => 'SELECT 1', cron => '@daily', key => 'ended');
 	sql("UPDATE task SET state = 'STOP' WHERE id = $ended");
+	insert_task($node, request => 'SELECT 1', cron => '@hourly');
 	my $id = insert_task($node, request => q{SELECT hold('c')});
 	wait_for_running($node, 1, id => $id, event => 'PgSleep');
 	my ($query) = grep { /next IS NULL/ } @blocks;
