@@ -59,7 +59,8 @@ subtest 'in one commit' => sub {
 		EXECUTE FUNCTION hold_up()});
 	$session->query_safe('SELECT pg_advisory_lock(7)');
 	my $id = insert_task($node, request => 'SELECT 1/0', on_failure => $tell);
-	wait_until($node, q{SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted});
+	wait_until($node,
+		q{SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted});
 	is(task($node, $id, 'state'), 'WORK', 'the failure is not seen before what follows');
 	$session->query_safe('SELECT pg_advisory_unlock(7)');
 	told($id, 1);

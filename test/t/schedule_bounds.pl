@@ -16,7 +16,8 @@ sub chain
 {
 	my ($queue, $what) = @_;
 
-	wait_until($node, "SELECT count(*) = 0 FROM task WHERE queue = '$queue' AND state IN ('PLAN', 'WORK')");
+	wait_until($node,
+		"SELECT count(*) = 0 FROM task WHERE queue = '$queue' AND state IN ('PLAN', 'WORK')");
 	return sql("SELECT string_agg(($what)::text, ' ' ORDER BY id) FROM task WHERE queue = '$queue'");
 }
 
@@ -34,8 +35,8 @@ subtest 'a number of runs' => sub {
 	insert_task($node, queue => 'gone', request => 'SELECT 1', dt => '2020-01-01', active => '1 s',
 		repeat => '1 day', runs_left => 1);
 	is(chain('gone', q{state || runs_left}), 'GONE1', 'and what was given up');
-	is(sqlstate_of('postgres', "INSERT INTO task (request, runs_left) VALUES ('SELECT 1', 0)"), '23514',
-		'none is no number');
+	is(sqlstate_of('postgres', "INSERT INTO task (request, runs_left) VALUES ('SELECT 1', 0)"),
+		'23514', 'none is no number');
 };
 
 subtest 'a last time' => sub {
@@ -55,9 +56,11 @@ subtest 'a last time' => sub {
 	my $id = insert_task($node, request => 'SELECT 1', dt => '2100-01-01', repeat => '1 day');
 	is(sqlstate_of('postgres', "UPDATE task SET repeat_until = now() WHERE id = $id"), '23514',
 		'a run that waits does not vanish');
-	is(sqlstate_of('postgres', "UPDATE task SET repeat_until = '2101-01-01', runs_left = 7 WHERE id = $id"), '',
+	is(sqlstate_of('postgres',
+			"UPDATE task SET repeat_until = '2101-01-01', runs_left = 7 WHERE id = $id"), '',
 		'both may be set later');
-	is(sqlstate_of('postgres', "UPDATE task SET repeat_until = NULL WHERE id = $id"), '', 'and taken away');
+	is(sqlstate_of('postgres', "UPDATE task SET repeat_until = NULL WHERE id = $id"), '',
+		'and taken away');
 	sql("DELETE FROM task WHERE id = $id");
 	$id = insert_task($node, request => 'SELECT 1', repeat => '1 hour', missed => 'none', hold => 'x',
 		dt => sql(q{SELECT now() - interval '30 min'}),
@@ -73,8 +76,9 @@ subtest 'a last time' => sub {
 		'a row from a dump has what it has');
 	is(sqlstate_of('postgres', q{INSERT INTO task (request, cron, repeat_until)
 		VALUES ('SELECT 1', '@reboot', '2000-01-01')}), '23514', 'also the next start');
-	is(sqlstate_of('postgres', q{INSERT INTO task (request, repeat_until) VALUES ('SELECT 1', '2000-01-01')}),
-		'', 'a task that does not repeat has no use for it');
+	is(sqlstate_of('postgres',
+			q{INSERT INTO task (request, repeat_until) VALUES ('SELECT 1', '2000-01-01')}), '',
+		'a task that does not repeat has no use for it');
 };
 
 subtest 'H' => sub {
@@ -96,7 +100,8 @@ subtest 'H' => sub {
 	sql(q{UPDATE task SET cron = 'H H * * *' WHERE key = 'a' AND queue = 'default'});
 	like(sql(q{SELECT cron FROM task WHERE key = 'a' AND queue = 'default'}), qr/^\d+ \d+ \* \* \*$/,
 		'by an UPDATE');
-	like($cron->('H(10-19) H(0-5) H H * '), qr/^1\d [0-5] ([1-9]|1\d|2[0-8]) ([1-9]|1[0-2]) \* $/, 'in a range');
+	like($cron->('H(10-19) H(0-5) H H * '),
+		qr/^1\d [0-5] ([1-9]|1\d|2[0-8]) ([1-9]|1[0-2]) \* $/, 'in a range');
 	like($cron->('H/15 * * * mon,H(2-4)'), qr{^(\d|1[0-4])-59/15 \* \* \* mon,[2-4]$}, 'with a step');
 	like($cron->('h H(0-29)/10 * * * *'), qr{^\d+ \d-29/10 \* \* \* \*$}, 'with seconds');
 	for my $wrong ('H( * * * *', 'H(5-1) * * * *', 'H(0-99) * * * *', 'H/0 * * * *', 'H/99 * * * *',
@@ -128,8 +133,8 @@ subtest 'what is coming' => sub {
 	is($coming->(q{to_char(local, 'DD HH24:MI')}, '2100-03-26 12:00+01', '2100-03-30 12:00+02'),
 		'27 02:30 28 03:00 29 02:30 30 02:30', 'where the clock is set forward');
 	is($coming->('zone', '2100-03-26 12:00+01', '2100-03-27 12:00+02'), 'Europe/Berlin', 'its zone');
-	insert_task($node, key => 'runs', request => 'SELECT 1', dt => '2100-01-01 00:00+00', repeat => '1 hour',
-		runs_left => 5);
+	insert_task($node, key => 'runs', request => 'SELECT 1', dt => '2100-01-01 00:00+00',
+		repeat => '1 hour', runs_left => 5);
 	is($coming->(q{key || extract(hour FROM dt AT TIME ZONE 'UTC')}, '2099-12-31 23:00+00',
 		'2100-01-01 12:00+00'), 'runs0 runs1 berlin1 runs2 runs3 runs4', 'no more than there will be');
 	sql(q{SELECT pg_task_hold('runs', 'not yet')});
@@ -153,11 +158,13 @@ subtest 'what is coming' => sub {
 	is($coming->(q{key}, '2199-01-01', '2299-01-01', 3), 'often often often', 'at once');
 	is(sql_as('ann', q{SELECT count(*) FROM pg_task_upcoming(since => '2100-01-01',
 		until => '2100-01-02')}), 0, 'not the schedules of others');
-	sql_as('ann', q{INSERT INTO task (request, dt, repeat) VALUES ('SELECT 1', '2100-01-01', '1 day')});
+	sql_as('ann',
+		q{INSERT INTO task (request, dt, repeat) VALUES ('SELECT 1', '2100-01-01', '1 day')});
 	is(sql_as('ann', q{SELECT count(DISTINCT id) FROM pg_task_upcoming(since => '2100-01-01',
 		until => '2100-01-02')}), 1, 'but her own');
-	is(sqlstate_of('ann', q{SELECT pg_task_following(NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'ann', 0)}),
-		'55000', 'what computes it is for reports');
+	is(sqlstate_of('ann',
+			q{SELECT pg_task_following(NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'ann', 0)}), '55000',
+		'what computes it is for reports');
 };
 
 done_testing();

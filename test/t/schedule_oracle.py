@@ -634,7 +634,7 @@ def shown(schedule, year, at):
 def expect(asked):
     year = asked["year"]
     far = moment(datetime(year + 1, 2, 1))
-    answer = {"first": {}, "windows": [], "calls": [], "anew": []}
+    answer = {"first": {}, "windows": [], "calls": []}
     times = {}
     for schedule in asked["schedules"]:
         key = schedule["key"]
@@ -642,8 +642,6 @@ def expect(asked):
         times[key] = list(itertools.islice(chain(schedule, year, far),
                                            1 if "hold" in schedule else None))
         answer["first"][key] = times[key][0]
-        if "parts" in schedule and anew(schedule, zone_of(schedule["zone"], year)):
-            answer["anew"].append(key)
     for number, (since, until) in enumerate(asked["windows"]):
         window = {}
         for schedule in asked["schedules"]:
