@@ -788,26 +788,22 @@ SELECT t.id, t.queue, t.key, t.role, t.role_id, t.cron, t.repeat, t.timezone,
                 SELECT * FROM {figures} AS a WHERE a.state = 'WORK') AS u
          WHERE (u.repeat IS NOT NULL OR u.cron IS NOT NULL) AND u.next IS NULL
            AND isfinite(u.dt)) AS t),
-m (id, role, cron, repeat, jumps, timezone, role_id, until, runs, anchor, dt, local, zone, n,
-   shown) AS (
-SELECT w.id, w.role, w.cron, w.repeat, w.jumps, w.timezone, w.role_id, w.until, w.runs, w.anchor,
-       w.dt, f.local, f.zone, 1, (w.waits AND w.dt >= $1)::int4
+m (id, role, cron, repeat, jumps, until, runs, anchor, dt, local, zone, n, shown) AS (
+SELECT w.id, w.role, w.cron, w.repeat, w.jumps, w.until, w.runs, w.anchor, w.dt, f.local, f.zone,
+       1, (w.waits AND w.dt >= $1)::int4
   FROM w CROSS JOIN LATERAL pg_task_following(NULL, NULL, NULL, NULL, w.dt, NULL, w.timezone,
        w.role, w.role_id) AS f
  UNION ALL
-SELECT m.id, m.role, m.cron, m.repeat, m.jumps, m.timezone, m.role_id, m.until, m.runs,
-       f.next_anchor, f.next, f.local, f.zone, m.n + 1, m.shown + (f.next >= $1)::int4
+SELECT m.id, m.role, m.cron, m.repeat, m.jumps, m.until, m.runs, f.next_anchor, f.next, f.local,
+       m.zone, m.n + 1, m.shown + (f.next >= $1)::int4
   FROM m CROSS JOIN LATERAL pg_task_following(m.cron, m.repeat, m.jumps, m.anchor, m.dt,
-       CASE WHEN m.runs IS NULL AND m.jumps THEN $1 END, m.timezone, m.role, m.role_id) AS f
- WHERE f.next <= m.until AND m.shown < $3 AND (m.runs IS NULL OR m.n < m.runs)),
-s AS (
-SELECT m.id, m.role, m.dt, m.local, m.zone, m.n FROM m
- WHERE m.dt BETWEEN $1 AND $2 ORDER BY m.dt, m.id)
-SELECT s.dt, s.local, s.zone, w.id, w.queue, w.key, w.role, coalesce(w.cron, w.repeat::text),
+       CASE WHEN m.runs IS NULL AND m.jumps THEN $1 END, m.zone, NULL, NULL) AS f
+ WHERE f.next <= m.until AND m.shown < $3 AND (m.runs IS NULL OR m.n < m.runs))
+SELECT m.dt, m.local, m.zone, w.id, w.queue, w.key, w.role, coalesce(w.cron, w.repeat::text),
        w.hold, w.request
-  FROM s JOIN w ON w.id = s.id AND w.role = s.role
- WHERE s.n > 1 OR w.waits
- ORDER BY s.dt, w.id
+  FROM m JOIN w ON w.id = m.id AND w.role = m.role
+ WHERE m.dt BETWEEN $1 AND $2 AND (m.n > 1 OR w.waits)
+ ORDER BY m.dt, w.id
  LIMIT $3
 $$;
 

@@ -496,6 +496,18 @@ settings_task_id(void)
 	return Settings.task_id;
 }
 
+/*
+ * The value of pg_task.flow or pg_task.meta, which is not defined in a server without preloading.
+ * NULL: none.
+ */
+const char *
+settings_label(const char *value, const char *name)
+{
+	if (value == NULL)
+		value = GetConfigOption(name, true, false);
+	return value && value[0] != '\0' ? value : NULL;
+}
+
 /* Show hook of pg_task.id, whose variable is never set.  The server copies the text. */
 static const char *
 show_id(void)

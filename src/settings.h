@@ -80,10 +80,10 @@ typedef struct SettingsValues
 	int aging;			  /* milliseconds; 0: off */
 	int log;			  /* a SettingsLog */
 	int log_min_duration; /* milliseconds, of runs; -1: off */
-	char *flow; /* the default of the column reads it; NULL: not defined, without preloading */
-	char *meta; /* likewise, the trigger; empty or JSON, see check_meta */
-	char *on_failure;  /* of this process: a session may have set it */
-	SettingsTask task; /* without the time zones: see settings_task */
+	char *flow;			  /* see settings_label */
+	char *meta;			  /* likewise; empty or JSON, see check_meta */
+	char *on_failure;	  /* of this process: a session may have set it */
+	SettingsTask task;	  /* without the time zones: see settings_task */
 
 	/*
 	 * What pg_task.id shows, see settings_task_id.  An executor writes the id of the task that it
@@ -117,6 +117,7 @@ extern List *settings_targets(void);
 extern SettingsTask settings_task(void);
 extern const char *settings_commit(void);
 extern int64 settings_task_id(void);
+extern const char *settings_label(const char *value, const char *name);
 extern SettingsMissed settings_missed(const char *name, SettingsMissed other);
 extern const char *settings_missed_word(SettingsMissed missed);
 extern int settings_format(const char *name);

@@ -176,12 +176,9 @@ pg_task_id(PG_FUNCTION_ARGS)
 Datum
 pg_task_flow(PG_FUNCTION_ARGS)
 {
-	const char *flow = Settings.flow;
+	const char *flow = settings_label(Settings.flow, "pg_task.flow");
 
 	if (flow == NULL)
-		flow = GetConfigOption("pg_task.flow", true, false);
-
-	if (flow == NULL || flow[0] == '\0')
 		PG_RETURN_NULL();
 	PG_RETURN_TEXT_P(cstring_to_text(flow));
 }

@@ -352,29 +352,32 @@ find_following(FunctionCallInfo fcinfo, TimestampTz dt, pg_tz *zone, RowNext *ne
 /*
  * pg_task_following(cron, repeat, drift, anchor, dt, since, timezone, role, role_id): when a
  * schedule that is planned for "dt" runs next, at "since" or later, on which clock and in which
- * time zone; without "cron" and "repeat" the same of "dt".  The query names rows that the caller
- * may see.
+ * time zone; without "cron" and "repeat" the same of "dt".  The role counts where "timezone" is
+ * NULL.  The query names rows that the caller may see.
  */
 Datum
 pg_task_following(PG_FUNCTION_ARGS)
 {
-	char *timezone = PG_ARGISNULL(6) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(6));
+	SettingsTask settings = {0};
+	char *timezone = NULL;
 	Datum values[4] = {0};
 	bool nulls[4] = {true, true, true, true};
 	RowNext next = {0};
 	Timestamp local;
 	TupleDesc desc;
 	pg_tz *zone;
-	Oid role;
 
 	(void) query_access();
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "pg_task_following must return a row");
-	if (PG_ARGISNULL(4) || PG_ARGISNULL(7) || PG_ARGISNULL(8))
+	if (!PG_ARGISNULL(6))
+		timezone = text_to_cstring(PG_GETARG_TEXT_PP(6));
+	else if (!PG_ARGISNULL(7) && !PG_ARGISNULL(8))
+		settings = roles_settings(roles_bound(NameStr(*PG_GETARG_NAME(7)), PG_GETARG_INT64(8)));
+	if (PG_ARGISNULL(4))
 		PG_RETURN_NULL();
 	next.dt = PG_GETARG_TIMESTAMPTZ(4);
-	role = roles_bound(NameStr(*PG_GETARG_NAME(7)), PG_GETARG_INT64(8));
-	zone = repeat_zone(role, timezone);
+	zone = repeat_zone(&settings, timezone);
 	if (zone &&
 		((PG_ARGISNULL(0) && PG_ARGISNULL(1)) || find_following(fcinfo, next.dt, zone, &next)))
 	{

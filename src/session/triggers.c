@@ -21,7 +21,6 @@
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"
-#include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 
 #include "session/after.h"
@@ -256,7 +255,7 @@ find_zone(const TriggerRow *row)
 	value = trigger_value(row, COLUMN_ROLE, &isnull);
 	role = isnull ? InvalidOid : roles_bound(NameStr(*DatumGetName(value)), trigger_role_id(row));
 	settings = roles_settings(role);
-	return settings.task_timezone ? settings.task_timezone : settings.timezone;
+	return repeat_zone(&settings, NULL);
 }
 
 /*
@@ -850,15 +849,6 @@ bind_new_row(TriggerRow *row, Columns *columns)
 		set_column(columns, row, COLUMN_ANCHOR, TimestampTzGetDatum(PgStartTime), false);
 }
 
-/* The value of a setting, which is not defined in a server without preloading.  NULL: none. */
-static const char *
-label_setting(const char *value, const char *name)
-{
-	if (value == NULL)
-		value = GetConfigOption(name, true, false);
-	return value && value[0] != '\0' ? value : NULL;
-}
-
 /*
  * A new row has the task that inserts it as "parent", and the "flow" and "meta" of the settings of
  * these names, where it has none: defaults of the columns would cost those who do not use them.  A
@@ -867,8 +857,8 @@ label_setting(const char *value, const char *name)
 static void
 set_labels(const TriggerRow *row, Columns *columns)
 {
-	const char *flow = label_setting(Settings.flow, "pg_task.flow");
-	const char *meta = label_setting(Settings.meta, "pg_task.meta");
+	const char *flow = settings_label(Settings.flow, "pg_task.flow");
+	const char *meta = settings_label(Settings.meta, "pg_task.meta");
 	int64 id = settings_task_id();
 
 	if ((id == SETTINGS_NO_TASK && !flow && !meta) || owner_acts() || trigger_role_id(row) != 0)

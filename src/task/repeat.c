@@ -178,19 +178,16 @@ find_next(const RowRepeat *repeat, SettingsMissed missed, const TaskResult *run,
 }
 
 /*
- * The time zone in which a task of this role repeats whose row has this "timezone", or NULL.  Not
- * the session's TimeZone: this may run in the scheduler, or in an executor whose task has changed
- * the setting.  NULL: there is no such zone.
+ * The time zone in which a task repeats whose row has this "timezone", or NULL, and whose role has
+ * these settings.  Not the session's TimeZone: this may run in the scheduler, or in an executor
+ * whose task has changed the setting.  NULL: there is no such zone.
  */
 pg_tz *
-repeat_zone(Oid role, const char *timezone)
+repeat_zone(const SettingsTask *settings, const char *timezone)
 {
-	SettingsTask settings;
-
 	if (timezone)
 		return zone_find(timezone);
-	settings = roles_settings(role);
-	return settings.task_timezone ? settings.task_timezone : settings.timezone;
+	return settings->task_timezone ? settings->task_timezone : settings->timezone;
 }
 
 /* When does a task run first after this time, if each run before takes no time?  False: never. */
@@ -208,15 +205,14 @@ bool
 repeat_find_next(RowKey row, const RowRepeat *repeat, const TaskResult *run, TimestampTz end,
 				 RowNext *next)
 {
-	Oid role = roles_bound(row.role, repeat->role_id);
 	SettingsTask settings;
 	SettingsMissed missed;
 	pg_tz *zone;
 
 	if (repeat->runs <= 1)
 		return false;
-	settings = roles_settings(role);
-	zone = repeat_zone(role, repeat->timezone);
+	settings = roles_settings(roles_bound(row.role, repeat->role_id));
+	zone = repeat_zone(&settings, repeat->timezone);
 	next->hold_after = settings.hold_after;
 	missed = settings_missed(repeat->missed, settings.missed);
 	if (zone == NULL)

@@ -14,7 +14,7 @@
 #include "task/rows.h"
 #include "task/table.h"
 
-extern pg_tz *repeat_zone(Oid role, const char *timezone);
+extern pg_tz *repeat_zone(const SettingsTask *settings, const char *timezone);
 extern bool
 repeat_following(const RowRepeat *repeat, TimestampTz after, pg_tz *zone, RowNext *next);
 extern bool repeat_find_next(RowKey row, const RowRepeat *repeat, const TaskResult *run,

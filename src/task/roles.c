@@ -67,6 +67,15 @@ static struct
 	uint32 checked; /* the value of "known.changes" up to which it had not changed */
 } session;
 
+/* If this is a setting of that name, its value; otherwise NULL. */
+static const char *
+value_of(const char *entry, const char *name)
+{
+	size_t length = strlen(name);
+
+	return strncmp(entry, name, length) == 0 && entry[length] == '=' ? entry + length + 1 : NULL;
+}
+
 /*
  * Read an integer setting of this name from "name=value"; another name, or a value below "least",
  * leaves *result unchanged.
@@ -74,11 +83,10 @@ static struct
 static void
 take_int(const char *entry, const char *name, int flags, int least, int *result)
 {
-	size_t length = strlen(name);
+	const char *text = value_of(entry, name);
 	int value;
 
-	if (strncmp(entry, name, length) == 0 && entry[length] == '=' &&
-		parse_int(entry + length + 1, &value, flags, NULL) && value >= least)
+	if (text && parse_int(text, &value, flags, NULL) && value >= least)
 		*result = value;
 }
 
@@ -94,15 +102,6 @@ take_timezone(const char *value, pg_tz **zone)
 	AtEOXact_GUC(false, nest_level);
 }
 
-/* If this is a setting of that name, its value; otherwise NULL. */
-static const char *
-value_of(const char *entry, const char *name)
-{
-	size_t length = strlen(name);
-
-	return strncmp(entry, name, length) == 0 && entry[length] == '=' ? entry + length + 1 : NULL;
-}
-
 /* Read how long finished tasks are kept. */
 static void
 take_keep(const char *entry, SettingsTask *values)
@@ -112,49 +111,39 @@ take_keep(const char *entry, SettingsTask *values)
 			 &values->keep_failed);
 }
 
-/* Read the settings that matter to tasks from an array of "name=value". */
+/* Read a setting that matters to tasks from "name=value". */
 static void
-take_settings(Datum config, void *arg)
+take_setting(const char *entry, void *arg)
 {
 	SettingsTask *values = arg;
-	Datum *elements;
-	int count;
-	int i;
+	const char *text;
+	double value;
 
-	deconstruct_array(DatumGetArrayTypeP(config), TEXTOID, -1, false, TYPALIGN_INT, &elements, NULL,
-					  &count);
-	for (i = 0; i < count; i++)
-	{
-		char *entry = TextDatumGetCString(elements[i]);
-		const char *text;
-		double value;
-
-		take_int(entry, "pg_task.role_executors", 0, 0, &values->max_executors);
-		take_int(entry, "pg_task.batch", 0, 1, &values->batch);
-		take_int(entry, "pg_task.active", GUC_UNIT_MS, 0, &values->active);
-		take_int(entry, "pg_task.retry", 0, 0, &values->retry);
-		take_int(entry, "pg_task.hold_after", 0, 0, &values->hold_after);
-		take_int(entry, "pg_task.delay", GUC_UNIT_MS, 0, &values->delay);
-		take_keep(entry, values);
-		if ((text = value_of(entry, "pg_task.backoff")) && parse_real(text, &value, 0, NULL) &&
-			value >= 0)
-			values->backoff = value;
-		else if ((text = value_of(entry, "TimeZone")))
-			take_timezone(text, &values->timezone);
-		else if ((text = value_of(entry, "pg_task.missed")))
-			values->missed = settings_missed(text, values->missed);
-		else if ((text = value_of(entry, "pg_task.format")))
-			values->format = settings_format(text);
-		else if ((text = value_of(entry, "pg_task.timezone")))
-			values->task_timezone = zone_find(text);
-		else if ((text = value_of(entry, "pg_task.on_failure")))
-			values->on_failure |= text[0] != '\0';
-	}
+	take_int(entry, "pg_task.role_executors", 0, 0, &values->max_executors);
+	take_int(entry, "pg_task.batch", 0, 1, &values->batch);
+	take_int(entry, "pg_task.active", GUC_UNIT_MS, 0, &values->active);
+	take_int(entry, "pg_task.retry", 0, 0, &values->retry);
+	take_int(entry, "pg_task.hold_after", 0, 0, &values->hold_after);
+	take_int(entry, "pg_task.delay", GUC_UNIT_MS, 0, &values->delay);
+	take_keep(entry, values);
+	if ((text = value_of(entry, "pg_task.backoff")) && parse_real(text, &value, 0, NULL) &&
+		value >= 0)
+		values->backoff = value;
+	else if ((text = value_of(entry, "TimeZone")))
+		take_timezone(text, &values->timezone);
+	else if ((text = value_of(entry, "pg_task.missed")))
+		values->missed = settings_missed(text, values->missed);
+	else if ((text = value_of(entry, "pg_task.format")))
+		values->format = settings_format(text);
+	else if ((text = value_of(entry, "pg_task.timezone")))
+		values->task_timezone = zone_find(text);
+	else if ((text = value_of(entry, "pg_task.on_failure")))
+		values->on_failure |= text[0] != '\0';
 }
 
-/* Call "take" for what ALTER ROLE ... [IN DATABASE ...] SET has set, an array of "name=value". */
+/* Call "take" for each "name=value" that ALTER ROLE ... [IN DATABASE ...] SET has set. */
 static void
-read_config(Oid database, Oid role, void (*take)(Datum config, void *arg), void *arg)
+read_config(Oid database, Oid role, void (*take)(const char *entry, void *arg), void *arg)
 {
 	Relation rel = table_open(DbRoleSettingRelationId, AccessShareLock);
 	ScanKeyData keys[2];
@@ -168,12 +157,19 @@ read_config(Oid database, Oid role, void (*take)(Datum config, void *arg), void 
 	scan = systable_beginscan(rel, DbRoleSettingDatidRolidIndexId, true, NULL, 2, keys);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
+		Datum *elements;
+		int count;
+		int i;
 		bool isnull;
 		Datum config =
 			heap_getattr(tuple, Anum_pg_db_role_setting_setconfig, RelationGetDescr(rel), &isnull);
 
-		if (!isnull)
-			take(config, arg);
+		if (isnull)
+			continue;
+		deconstruct_array(DatumGetArrayTypeP(config), TEXTOID, -1, false, TYPALIGN_INT, &elements,
+						  NULL, &count);
+		for (i = 0; i < count; i++)
+			take(TextDatumGetCString(elements[i]), arg);
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
@@ -186,10 +182,10 @@ read_config(Oid database, Oid role, void (*take)(Datum config, void *arg), void 
 static void
 read_role_settings(Oid role, SettingsTask *values)
 {
-	read_config(InvalidOid, InvalidOid, take_settings, values);
-	read_config(MyDatabaseId, InvalidOid, take_settings, values);
-	read_config(InvalidOid, role, take_settings, values);
-	read_config(MyDatabaseId, role, take_settings, values);
+	read_config(InvalidOid, InvalidOid, take_setting, values);
+	read_config(MyDatabaseId, InvalidOid, take_setting, values);
+	read_config(InvalidOid, role, take_setting, values);
+	read_config(MyDatabaseId, role, take_setting, values);
 }
 
 /* Called once per process, before it connects. */
@@ -278,24 +274,14 @@ bind_to(Oid role)
 	return OidIsValid(role) ? (int64) (((uint64) cluster_tag() << 32) | role) : 0;
 }
 
-/* Read pg_task.on_failure from an array of "name=value". */
+/* Read pg_task.on_failure from "name=value". */
 static void
-take_on_failure(Datum config, void *arg)
+take_on_failure(const char *entry, void *arg)
 {
-	const char **request = arg;
-	Datum *elements;
-	int count;
-	int i;
+	const char *found = value_of(entry, "pg_task.on_failure");
 
-	deconstruct_array(DatumGetArrayTypeP(config), TEXTOID, -1, false, TYPALIGN_INT, &elements, NULL,
-					  &count);
-	for (i = 0; i < count; i++)
-	{
-		const char *found = value_of(TextDatumGetCString(elements[i]), "pg_task.on_failure");
-
-		if (found)
-			*request = found;
-	}
+	if (found)
+		*(const char **) arg = found;
 }
 
 /* May the owner of this database act as the owner of its task table? */
