@@ -1296,7 +1296,7 @@ GRANT EXECUTE ON FUNCTION pg_catalog.pg_task_own(name, bigint, oid) TO PUBLIC;
 -- in their order; no row if the table is whole.  They are executed as the owner.  Columns of a new
 -- table come in this order: what each run writes is at the end, so that the WAL of a new version on
 -- the same page has that end of the row alone.  A default is short: the server reads the text of
--- each that an INSERT leaves out.
+-- each that an INSERT leaves out.  Counts have none: the trigger writes 0.
 CREATE FUNCTION pg_catalog.pg_task_missing(what text, schema oid, relation name) RETURNS SETOF text
     LANGUAGE sql
 BEGIN ATOMIC
@@ -1325,12 +1325,12 @@ WITH wanted_table (what, storage, comment) AS (VALUES
     (9, 'task', 'priority', 'int DEFAULT 0 NOT NULL',
      'Lower goes first, among tasks of the same max'),
     (10, 'task', 'role', 'name DEFAULT current_user NOT NULL', 'The role that it runs as'),
-    (11, 'task', 'role_id', 'bigint DEFAULT 0 NOT NULL',
+    (11, 'task', 'role_id', 'bigint NOT NULL',
      'Binds the row to its role, whatever the role is called; written by the server'),
     (12, 'task', 'request', 'text NOT NULL',
      'The SQL: one statement, or several as one transaction'),
-    (13, 'task', 'failed', 'int DEFAULT 0 NOT NULL', 'How many runs have failed'),
-    (14, 'task', 'crashed', 'int DEFAULT 0 NOT NULL', 'How many runs may have crashed the server'),
+    (13, 'task', 'failed', 'int NOT NULL', 'How many runs have failed'),
+    (14, 'task', 'crashed', 'int NOT NULL', 'How many runs may have crashed the server'),
     (15, 'task', 'retry', 'int',
      'How many times it is tried again when it fails; NULL: pg_task.retry'),
     (16, 'task', 'delay', 'interval', 'Pause before the first retry; NULL: pg_task.delay'),
@@ -1385,7 +1385,7 @@ WITH wanted_table (what, storage, comment) AS (VALUES
     (44, 'task', 'start', 'timestamptz', 'When the run began'),
     (45, 'task', 'stop', 'timestamptz', 'When the run ended, or the task was given up or stopped'),
     (46, 'task', 'pid', 'int', 'The process that runs or ran it'),
-    (47, 'task', 'attempt', 'int DEFAULT 0 NOT NULL', 'How many times it was started'),
+    (47, 'task', 'attempt', 'int NOT NULL', 'How many times it was started'),
     (48, 'task', 'state', 'text DEFAULT ''PLAN'' NOT NULL',
      'PLAN waits, WORK runs, DONE, FAIL failed for good, STOP stopped by a user, GONE expired '
      'before it started; set PLAN to run it again, STOP to stop it'),
@@ -1504,8 +1504,11 @@ WITH wanted_table (what, storage, comment) AS (VALUES
     SELECT 2, 0, format('ALTER TABLE %s ALTER COLUMN image SET STORAGE PLAIN', rel.name)
       FROM rel WHERE what = 'rate' AND rel.oid IS NULL
     UNION ALL
+    -- of the rows that are there, each count is 0
     SELECT 3, 0, format('ALTER TABLE %s %s', rel.name,
-           string_agg(format('ADD COLUMN %I %s', c.name, c.type), ', ' ORDER BY c.n))
+           string_agg(format('ADD COLUMN %I %s', c.name,
+                             regexp_replace(c.type, 'int NOT NULL$', '\& DEFAULT 0')),
+                      ', ' ORDER BY c.n))
       FROM rel, missing_column AS c WHERE rel.oid IS NOT NULL GROUP BY rel.name
     UNION ALL
     SELECT 4, c.n, format('COMMENT ON COLUMN %s.%I IS %L', rel.name, c.name, c.comment)

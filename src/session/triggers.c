@@ -138,9 +138,9 @@ warn_of_role(const TriggerRow *row)
 typedef struct Columns
 {
 	int count;
-	int numbers[10];
-	Datum values[10];
-	bool isnull[10];
+	int numbers[16];
+	Datum values[16];
+	bool isnull[16];
 } Columns;
 
 /* Have a column written, in place of what was to be written into it before. */
@@ -837,7 +837,7 @@ bind_new_row(TriggerRow *row, Columns *columns)
 	if (isnull || (owner_acts() && trigger_role_id(row) != 0))
 		return;
 	row->role_id = roles_bind(NameStr(*DatumGetName(role)));
-	if (trigger_role_id(row) != row->role_id)
+	if (trigger_is_null(row, COLUMN_ROLE_ID) || trigger_role_id(row) != row->role_id)
 	{
 		row->binds = true;
 		set_column(columns, row, COLUMN_ROLE_ID, Int64GetDatum(row->role_id), false);
@@ -875,6 +875,18 @@ set_labels(const TriggerRow *row, Columns *columns)
 				   false);
 }
 
+/* The counts of a new row that has none: defaults of the columns would cost every INSERT more. */
+static void
+set_counts(const TriggerRow *row, Columns *columns)
+{
+	static const TaskColumn counts[] = {COLUMN_FAILED, COLUMN_CRASHED, COLUMN_ATTEMPT};
+	int i;
+
+	for (i = 0; i < (int) lengthof(counts); i++)
+		if (trigger_is_null(row, counts[i]))
+			set_column(columns, row, counts[i], Int32GetDatum(0), false);
+}
+
 /*
  * Trigger, BEFORE INSERT, FOR EACH ROW.  Writes role_id, what the row inherits from the task that
  * inserts it, the time for which a cron expression plans it, and the task that it watches.  Checks
@@ -910,6 +922,7 @@ pg_task_bound(PG_FUNCTION_ARGS)
 	if (columns.count > row.binds)
 		write_row(&row, &columns, data->tg_trigslot);
 	finish_new_row(&row, was_bound);
+	set_counts(&row, &columns);
 	tuple = write_columns(&row, &columns);
 	drop_row(&row, data->tg_trigslot);
 	return PointerGetDatum(tuple);
