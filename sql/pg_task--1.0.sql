@@ -446,8 +446,6 @@ SELECT CASE
                 SELECT format(', and never ends: each of these waits for the next: %s',
                        array_to_string((c.ids[array_position(c.ids, c.waits):])[:20], ', '))
                   FROM c WHERE c.waits = ANY (c.ids) LIMIT 1))
-       WHEN t.dt = 'infinity' AND t.cron = '@reboot' THEN
-           'it waits for the next start of the server'
        WHEN t.dt = 'infinity' THEN 'planned for infinity: not before it is planned anew'
        WHEN t.dt > clock_timestamp() THEN
            format('planned for %s%s%s', t.dt, ', and ' || q.never, t.ended)
@@ -787,7 +785,7 @@ SELECT t.id, t.queue, t.key, t.role, t.role_id, t.cron, t.repeat, t.timezone,
                  UNION ALL
                 SELECT * FROM {figures} AS a WHERE a.state = 'WORK') AS u
          WHERE (u.repeat IS NOT NULL OR u.cron IS NOT NULL) AND u.next IS NULL
-           AND isfinite(u.dt)) AS t),
+           AND isfinite(u.dt) AND u.hold IS DISTINCT FROM 'until the server starts') AS t),
 m (id, role, cron, repeat, jumps, until, runs, anchor, dt, local, zone, n, shown) AS (
 SELECT w.id, w.role, w.cron, w.repeat, w.jumps, w.until, w.runs, w.anchor, w.dt, f.local, f.zone,
        1, (w.waits AND w.dt >= $1)::int4

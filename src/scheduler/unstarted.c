@@ -11,13 +11,12 @@
  * may wait for a user's lock, or a trigger may refuse it; the tasks of other users are claimed and
  * assigned before that.
  *
- * A row with "@reboot" waits with dt = infinity, and its anchor says under which start of the
- * server it was planned.  Those planned under an earlier start are due.  No index finds them,
- * because every task would pay for it: once per start of the server the scheduler reads the index
- * of all waiting rows.  A row is planned at most once per start, whoever is interrupted: the anchor
- * is written together with dt, and the next run of the task gets the anchor of the start under
- * which it is planned.  That there are no more is remembered in shared memory, and only saves
- * another search.
+ * A row with "@reboot" is on hold, and its anchor says under which start of the server it was
+ * planned.  Those planned under an earlier start are due.  No index finds them, because every task
+ * would pay for it: once per start of the server the scheduler reads the index of all waiting rows.
+ * A row is planned at most once per start, whoever is interrupted: the anchor is written together
+ * with dt, and the next run of the task gets the anchor of the start under which it is planned.
+ * That there are no more is remembered in shared memory, and only saves another search.
  *
  * This file starts no task.
  */
@@ -184,7 +183,7 @@ static const Statement refuse_row = {.sql =
 	"WITH c AS MATERIALIZED (" WAITING_ROWS ")"
 	" UPDATE {rows} AS t"
 	"    SET dt = $next, planned = CASE WHEN $waits THEN " PLANNED " END,"
-	"        anchor = coalesce($anchor, t.anchor), error = $error, sqlstate = $sqlstate,"
+	"        anchor = coalesce($anchor, t.anchor), hold = $hold, error = $error, sqlstate = $sqlstate,"
 	"        response = " FAILURE_RESPONSE
 	"   FROM c"
 	"  WHERE " IS_LOCKED_ROW " AND " REPEATS};
@@ -300,6 +299,7 @@ refuse_task(const TaskGroup *group, TaskPlace place, const Failure *why, const R
 		arg_timestamp(&args, "anchor", next->anchor);
 	else
 		arg_null(&args, "anchor", TIMESTAMPTZOID);
+	arg_text(&args, "hold", next->hold);
 	work_execute(&refuse_row, &args);
 	statement_end();
 }
@@ -646,7 +646,7 @@ bind_groups(MonoTime now)
  * rows all entries are read, of the table only these rows.
  */
 #define WAITS_FOR_START \
-	"t.waits IS NULL AND t.dt = 'infinity' AND t.anchor IS DISTINCT FROM $started" \
+	"t.waits IS NULL AND t.hold = '" REPEAT_AT_START "' AND t.anchor IS DISTINCT FROM $started" \
 	" AND lower(btrim(t.cron, E' \\t\\n\\r') COLLATE \"C\") = '@reboot'"
 
 static const Statement find_reboot = {.sql =
@@ -655,7 +655,7 @@ static const Statement find_reboot = {.sql =
 
 static const Statement plan_rows = {.sql =
 	"UPDATE {rows} AS t"
-	"   SET dt = $now, anchor = $started"
+	"   SET dt = $now, anchor = $started, hold = NULL"
 	"  FROM unnest($ids) AS a (id)"
 	" WHERE t.id = a.id AND t.state = $state AND " WAITS_FOR_START};
 

@@ -259,23 +259,58 @@ find_zone(const TriggerRow *row)
 }
 
 /*
- * Compute the first moment later than "after" at which the cron expression of a row runs it.
- * DT_NOEND: when the server is started next.  Returns false if the row has none, or one that is too
- * long, or there is no such moment.
+ * Read the cron expression of a row.  Returns false if it has none, or one that is too long.
  */
 static bool
-find_cron_time(const TriggerRow *row, TimestampTz after, TimestampTz *next)
+read_cron(const TriggerRow *row, Cron *cron)
 {
 	bool isnull;
 	Datum value = trigger_value(row, COLUMN_CRON, &isnull);
-	Cron cron;
 
 	if (isnull || toast_raw_datum_size(value) - VARHDRSZ > TASK_KEY_MAX)
 		return false;
-	cron = times_parse(TextDatumGetCString(value), NULL);
+	*cron = times_parse(TextDatumGetCString(value), NULL);
+	return true;
+}
+
+/* Is a row on hold until the server starts? */
+static bool
+waits_for_start(const TriggerRow *row)
+{
+	bool isnull;
+	Datum hold = trigger_value(row, COLUMN_HOLD, &isnull);
+
+	return !isnull && strcmp(TextDatumGetCString(hold), REPEAT_AT_START) == 0;
+}
+
+/*
+ * Plan a row for the first moment later than "after" at which its cron expression runs it, if there
+ * is one.  One that runs when the server is started is on hold until then, if it is not on hold for
+ * another reason, and its anchor says that it is not this start.  Returns false if nothing is
+ * written.
+ */
+static bool
+set_first_time(const TriggerRow *row, Columns *columns, TimestampTz after)
+{
+	TimestampTz dt;
+	bool isnull;
+	Cron cron;
+
+	if (!read_cron(row, &cron))
+		return false;
 	if (!cron.at_start)
-		return schedule_next_cron(&cron, after, find_zone(row), next);
-	*next = DT_NOEND;
+	{
+		if (!schedule_next_cron(&cron, after, find_zone(row), &dt))
+			return false;
+		set_column(columns, row, COLUMN_DT, TimestampTzGetDatum(dt), false);
+		return true;
+	}
+	dt = DatumGetTimestampTz(trigger_value(row, COLUMN_DT, &isnull));
+	if (TIMESTAMP_IS_NOEND(dt))
+		set_column(columns, row, COLUMN_DT, TimestampTzGetDatum(GetCurrentTimestamp()), false);
+	if (trigger_is_null(row, COLUMN_HOLD) || waits_for_start(row))
+		set_column(columns, row, COLUMN_HOLD, CStringGetTextDatum(REPEAT_AT_START), false);
+	set_column(columns, row, COLUMN_ANCHOR, TimestampTzGetDatum(PgStartTime), false);
 	return true;
 }
 
@@ -313,22 +348,22 @@ set_spread(const TriggerRow *row, Columns *columns)
 }
 
 /*
- * Is this a new row with a cron expression?  Then it is planned for the first match at or after
- * "dt", or for the next start of the server, whatever "dt" is.  A row that was retried keeps its
- * time: it comes from a dump.  So does a replicated row.
+ * A new row with a cron expression is planned for the first match at or after "dt", or for the next
+ * start of the server, whatever "dt" is.  A row that was retried keeps its time: it comes from a
+ * dump.  So does a replicated row.
  */
-static bool
-plans_new_row(const TriggerRow *row, TimestampTz *next)
+static void
+plan_new_row(const TriggerRow *row, Columns *columns)
 {
 	bool isnull;
 	TimestampTz dt;
 
 	if (trigger_is_null(row, COLUMN_CRON))
-		return false;
+		return;
 	dt = DatumGetTimestampTz(trigger_value(row, COLUMN_DT, &isnull));
-	return !isnull && SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
-		   trigger_has_state(row, "PLAN") && trigger_is_null(row, COLUMN_PLANNED) &&
-		   find_cron_time(row, TIMESTAMP_NOT_FINITE(dt) ? dt : dt - 1, next);
+	if (!isnull && SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
+		trigger_has_state(row, "PLAN") && trigger_is_null(row, COLUMN_PLANNED))
+		(void) set_first_time(row, columns, TIMESTAMP_NOT_FINITE(dt) ? dt : dt - 1);
 }
 
 /*
@@ -554,27 +589,28 @@ set_binding(const TriggerRow *old, TriggerRow *new, Columns *columns)
  * not the planned time, plans the row anew: for the first match from now on.  So does one that
  * changes it and lets the row wait again.  A task that runs when the server starts, and waits
  * again, waits for a start after this one, not after the one under which it was planned before.
+ * With another time it runs at that time.
  */
 static void
 set_cron_time(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 {
-	bool isnull;
-	bool changes;
-	TimestampTz dt = DatumGetTimestampTz(trigger_value(new, COLUMN_DT, &isnull));
+	bool waited = waits_for_start(new) && trigger_same_value(old, new, COLUMN_HOLD);
 
-	if (isnull || trigger_is_null(new, COLUMN_CRON) || !trigger_has_state(new, "PLAN") ||
-		!trigger_same_value(old, new, COLUMN_DT))
+	if (!trigger_has_state(new, "PLAN"))
 		return;
-	changes = !trigger_same_value(old, new, COLUMN_CRON) ||
-			  !trigger_same_value(old, new, COLUMN_TIMEZONE) ||
-			  (trigger_is_null(new, COLUMN_TIMEZONE) && !trigger_same_value(old, new, COLUMN_ROLE));
-	if (!changes && !(TIMESTAMP_IS_NOEND(dt) && !trigger_has_state(old, "PLAN")))
+	if (waited && (trigger_is_null(new, COLUMN_CRON) || !is_same_time(old, new, COLUMN_DT) ||
+				   !trigger_same_value(old, new, COLUMN_CRON)))
+		set_column(columns, new, COLUMN_HOLD, (Datum) 0, true);
+	if (trigger_is_null(new, COLUMN_CRON) || !trigger_same_value(old, new, COLUMN_DT))
 		return;
-	if (!find_cron_time(new, GetCurrentTimestamp(), &dt) || !(changes || TIMESTAMP_IS_NOEND(dt)))
-		return;
-	set_column(columns, new, COLUMN_DT, TimestampTzGetDatum(dt), false);
-	set_column(columns, new, COLUMN_PLANNED, (Datum) 0, true);
-	if (TIMESTAMP_IS_NOEND(dt))
+	if (!trigger_same_value(old, new, COLUMN_CRON) ||
+		!trigger_same_value(old, new, COLUMN_TIMEZONE) ||
+		(trigger_is_null(new, COLUMN_TIMEZONE) && !trigger_same_value(old, new, COLUMN_ROLE)))
+	{
+		if (set_first_time(new, columns, GetCurrentTimestamp()))
+			set_column(columns, new, COLUMN_PLANNED, (Datum) 0, true);
+	}
+	else if (waited && !trigger_has_state(old, "PLAN"))
 		set_column(columns, new, COLUMN_ANCHOR, TimestampTzGetDatum(PgStartTime), false);
 }
 
@@ -612,6 +648,22 @@ text_or_null(const TriggerRow *row, TaskColumn which)
 }
 
 /*
+ * A schedule that runs when the server starts is not on hold any more.  It runs now, if it was on
+ * hold until then, or the server was started meanwhile; else it waits for the next start.
+ */
+static void
+set_resumed_at_start(const TriggerRow *old, const TriggerRow *new, Columns *columns)
+{
+	bool isnull;
+	TimestampTz anchor = DatumGetTimestampTz(trigger_value(new, COLUMN_ANCHOR, &isnull));
+
+	if (waits_for_start(old) || isnull || anchor != PgStartTime)
+		set_column(columns, new, COLUMN_DT, TimestampTzGetDatum(GetCurrentTimestamp()), false);
+	else
+		set_column(columns, new, COLUMN_HOLD, CStringGetTextDatum(REPEAT_AT_START), false);
+}
+
+/*
  * A row is not on hold any more: failures in a row are counted anew.  If it is of a schedule, and
  * its time has passed meanwhile, it was missed: with "none" it is planned for the next time.
  */
@@ -625,6 +677,7 @@ set_resumed(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 	RowKey row;
 	bool isnull;
 	Datum value;
+	Cron cron;
 
 	if (trigger_is_null(old, COLUMN_HOLD) || !trigger_is_null(new, COLUMN_HOLD))
 		return;
@@ -636,6 +689,11 @@ set_resumed(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 		!trigger_is_null(new, COLUMN_PLANNED) || !trigger_repeats(new) ||
 		DatumGetInt32(trigger_value(new, COLUMN_ATTEMPT, &isnull)) > 0)
 		return;
+	if (read_cron(new, &cron) && cron.at_start)
+	{
+		set_resumed_at_start(old, new, columns);
+		return;
+	}
 	value = trigger_value(new, COLUMN_ROLE, &isnull);
 	row.role = isnull ? "" : NameStr(*DatumGetName(value));
 	row.id = DatumGetInt64(trigger_value(new, COLUMN_ID, &isnull));
@@ -823,15 +881,13 @@ finish_new_row(const TriggerRow *row, bool was_bound)
 
 /*
  * Bind a new row to the role that has its name now, whatever the INSERT sets, and plan it for the
- * first match of its cron expression.  One that is infinite is the next start of the server: the
- * anchor says that it is not this one.
+ * first match of its cron expression.
  */
 static void
 bind_new_row(TriggerRow *row, Columns *columns)
 {
 	bool isnull;
 	Datum role = trigger_value(row, COLUMN_ROLE, &isnull);
-	TimestampTz dt;
 
 	/* the next row of a repeating task has both from pg_task, and keeps them */
 	if (isnull || (owner_acts() && trigger_role_id(row) != 0))
@@ -842,11 +898,8 @@ bind_new_row(TriggerRow *row, Columns *columns)
 		row->binds = true;
 		set_column(columns, row, COLUMN_ROLE_ID, Int64GetDatum(row->role_id), false);
 	}
-	if (owner_acts() || !plans_new_row(row, &dt))
-		return;
-	set_column(columns, row, COLUMN_DT, TimestampTzGetDatum(dt), false);
-	if (TIMESTAMP_IS_NOEND(dt))
-		set_column(columns, row, COLUMN_ANCHOR, TimestampTzGetDatum(PgStartTime), false);
+	if (!owner_acts())
+		plan_new_row(row, columns);
 }
 
 /*

@@ -799,6 +799,8 @@ insert_next(Rows *rows, int64 id, const RowNext *next)
 		set(rows, COLUMN_ANCHOR, TimestampTzGetDatum(next->anchor));
 	if (!is_null(rows->old, COLUMN_HOLD))
 		set(rows, COLUMN_HOLD, value_of(rows->old, COLUMN_HOLD));
+	else if (next->hold)
+		set(rows, COLUMN_HOLD, CStringGetTextDatum(next->hold));
 	if (!is_null(rows->old, COLUMN_RUNS_LEFT))
 		set(rows, COLUMN_RUNS_LEFT,
 			Int32GetDatum(DatumGetInt32(value_of(rows->old, COLUMN_RUNS_LEFT)) - 1));

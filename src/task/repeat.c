@@ -50,7 +50,8 @@ static const Statement insert_next = {.sql =
 	" SELECT t.id, $dt, $anchor,"
 	"        CASE WHEN t.state = 'FAIL' AND t.hold IS NULL"
 	"                  AND t.streak >= nullif(coalesce(t.hold_after, $hold_after), 0)"
-	"             THEN format('failed %s times in a row', t.streak) ELSE t.hold END,"
+	"             THEN format('failed %s times in a row', t.streak)"
+	"             ELSE coalesce(t.hold, $hold) END,"
 	"        t.runs_left - 1{inherited}"
 	"   FROM {rows} AS t WHERE " ENDED_CHAIN " LIMIT 1"
 	" RETURNING id"};
@@ -121,6 +122,7 @@ insert_next_run(const TaskTable *table, RowKey row, const RowNext *next)
 		arg_timestamp(&args, "anchor", next->anchor);
 	else
 		arg_null(&args, "anchor", TIMESTAMPTZOID);
+	arg_text(&args, "hold", next->hold);
 	arg_int32(&args, "hold_after", next->hold_after);
 	inserted = statement_execute(&insert_next, table, &args) > 0;
 	if (inserted)
@@ -159,6 +161,7 @@ find_next(const RowRepeat *repeat, SettingsMissed missed, const TaskResult *run,
 	else if (run && missed == MISSED_ONE)
 		after = Max(run->start, repeat->dt);
 	next->has_anchor = repeat->cron == NULL && repeat->drift;
+	next->hold = NULL;
 	if (repeat->cron)
 	{
 		if (!cron_parse(repeat->cron, &cron, &error))
@@ -168,7 +171,8 @@ find_next(const RowRepeat *repeat, SettingsMissed missed, const TaskResult *run,
 		/* it waits for the next start of the server: see scheduler/unstarted.c */
 		next->has_anchor = true;
 		next->anchor = PgStartTime;
-		next->dt = DT_NOEND;
+		next->dt = end;
+		next->hold = REPEAT_AT_START;
 		return true;
 	}
 	next->anchor = schedule_anchor(repeat->anchor, repeat->dt, &repeat->repeat, zone);
@@ -190,11 +194,14 @@ repeat_zone(const SettingsTask *settings, const char *timezone)
 	return settings->task_timezone ? settings->task_timezone : settings->timezone;
 }
 
-/* When does a task run first after this time, if each run before takes no time?  False: never. */
+/*
+ * When does a task run first after this time, if each run before takes no time?  False: never, or
+ * when the server starts.
+ */
 bool
 repeat_following(const RowRepeat *repeat, TimestampTz after, pg_tz *zone, RowNext *next)
 {
-	return find_next(repeat, MISSED_NONE, NULL, after, zone, next);
+	return find_next(repeat, MISSED_NONE, NULL, after, zone, next) && !next->hold;
 }
 
 /*
@@ -220,7 +227,7 @@ repeat_find_next(RowKey row, const RowRepeat *repeat, const TaskResult *run, Tim
 						  errmsg("task " INT64_FORMAT " does not repeat", row.id),
 						  errdetail("The time zone \"%s\" is not recognized.", repeat->timezone)));
 	else if (find_next(repeat, missed, run, end, zone, next))
-		return (TIMESTAMP_IS_NOEND(next->dt) ? end : next->dt) <= repeat->until;
+		return next->dt <= repeat->until;
 	else
 		ereport(WARNING, (errcode(ERRCODE_DATETIME_VALUE_OUT_OF_RANGE),
 						  errmsg("task " INT64_FORMAT " does not repeat", row.id),

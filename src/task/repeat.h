@@ -14,6 +14,9 @@
 #include "task/rows.h"
 #include "task/table.h"
 
+/* A schedule with "@reboot" is on hold until then, and this is why. */
+#define REPEAT_AT_START "until the server starts"
+
 extern pg_tz *repeat_zone(const SettingsTask *settings, const char *timezone);
 extern bool
 repeat_following(const RowRepeat *repeat, TimestampTz after, pg_tz *zone, RowNext *next);

@@ -121,7 +121,8 @@ typedef struct RowNext
 	TimestampTz dt;
 	bool has_anchor;
 	TimestampTz anchor;
-	int hold_after; /* default of the column */
+	const char *hold; /* what it waits for, other than its time; NULL: nothing */
+	int hold_after;	  /* default of the column */
 } RowNext;
 
 /* What decides whether a run is retried. */

@@ -262,8 +262,8 @@ subtest 'rows that were not checked' => sub {
 	wait_until($node, q{SELECT count(*) = 3 FROM task WHERE queue = 'unchecked'
 		AND state = 'DONE'});
 	is(count_of($node, q{queue = 'unchecked' AND state = 'PLAN'}), 1, 'they do not repeat');
-	is(sql(q{SELECT dt, anchor = pg_postmaster_start_time() FROM task WHERE queue = 'unchecked'
-		AND state = 'PLAN'}), 'infinity|t', 'but the one that waits for a start of the server');
+	is(sql(q{SELECT hold, anchor = pg_postmaster_start_time() FROM task WHERE queue = 'unchecked'
+		AND state = 'PLAN'}), 'until the server starts|t', 'but the one that waits for a start of the server');
 	wait_for_log_line($node, qr/WARNING:  task \d+ does not repeat/, $position);
 	pass('with a WARNING');
 };

@@ -237,8 +237,8 @@ subtest 'partitioned tables' => sub {
 		is(sql_in($db, "SELECT dt - start FROM task WHERE id = $id"), '00:00:00.000001',
 			"$db: a user plans a running task again");
 		sql_in($db, "UPDATE task SET cron = '\@reboot' WHERE queue = 'cron'", @tenant);
-		is(sql_in($db, q{SELECT dt || ' ' || tableoid::regclass FROM task
-			WHERE queue = 'cron'}), 'infinity ' . ($db eq 'by_time' ? 'future' : 'active'),
+		is(sql_in($db, q{SELECT hold || ' ' || tableoid::regclass FROM task
+			WHERE queue = 'cron'}), 'until the server starts ' . ($db eq 'by_time' ? 'present' : 'active'),
 			"$db: a user gives a task another expression");
 		sql_in($db, "UPDATE task SET state = 'STOP' WHERE queue = 'cron' OR id = $id");
 	}

@@ -34,7 +34,7 @@ sub wait_for_ends
 
 	settle();
 	wait_until($node, "SELECT count(*) = 0 FROM task WHERE queue NOT IN ('back', '" . ($queue // '')
-		. "') AND (state = 'WORK' OR state = 'PLAN' AND dt <> 'infinity')");
+		. "') AND (state = 'WORK' OR state = 'PLAN' AND hold IS NULL AND dt <= now())");
 	return;
 }
 
@@ -58,12 +58,14 @@ sub new_scheduler
 }
 
 my $deleted;
-my $waits = { dt => 'infinity', state => 'PLAN', 'anchor = pg_postmaster_start_time()' => 'true' };
+my $waits = { hold => 'until the server starts', 'isfinite(dt)' => 'true', state => 'PLAN',
+	'anchor = pg_postmaster_start_time()' => 'true' };
 
 subtest 'it waits for the next start' => sub {
 	is_row($node, plan_reboot('plain'), $waits, 'from an INSERT on');
 	is_row($node, plan_reboot('later', dt => '2040-01-01', cron => " \@Reboot\t"), $waits,
 		'whatever its dt');
+	is_row($node, plan_reboot('never', dt => 'infinity'), $waits, 'infinity, too');
 	my $changed = insert_task($node, request => 'SELECT 1', cron => '0 0 1 1 *', queue => 'changed',
 		role => 'app');
 	is(sql(qq{UPDATE task SET cron = '\@reboot' WHERE id = $changed RETURNING 1}, user => 'app'), 1,
@@ -71,7 +73,22 @@ subtest 'it waits for the next start' => sub {
 	is_row($node, $changed, $waits, 'which waits');
 	my $back = plan_reboot('back');
 	sql(qq{UPDATE task SET cron = '0 0 1 1 *', timezone = 'UTC' WHERE id = $back});
-	is(task($node, $back, q{dt = pg_task_next(cron, now(), 'UTC')}), 't', 'and from it');
+	is(task($node, $back, q{dt = pg_task_next(cron, now(), 'UTC'), hold}), 't|', 'and from it');
+	my $now = plan_reboot('now');
+	sql("SELECT pg_task_resume($now)");
+	wait_for_state($node, $now, 'DONE');
+	$now = sql("SELECT id FROM task WHERE parent = $now");
+	is_row($node, $now, $waits, 'one that was resumed has run, and waits for the next start');
+	sql("UPDATE task SET dt = '2020-02-20' WHERE id = $now");
+	wait_for_state($node, $now, 'DONE');
+	sql(q{UPDATE task SET cron = NULL WHERE queue = 'now' AND state = 'PLAN'});
+	wait_until($node, q{SELECT count(*) = 3 FROM task WHERE queue = 'now' AND state = 'DONE'});
+	pass('and so have one with another time, and one that does not repeat any more');
+	my $paused = plan_reboot('paused', hold => 'until the audit');
+	is(task($node, $paused, 'hold'), 'until the audit', 'one is on hold for another reason');
+	sql("SELECT pg_task_resume($paused)");
+	is_row($node, $paused, $waits, 'and waits when it is resumed before the start');
+	sql("SELECT pg_task_hold($paused, 'until the audit')");
 	insert_task($node, request => 'SELECT 1', queue => 'parked', dt => 'infinity');
 	plan_reboot('stopped');
 	sql(q{UPDATE task SET state = 'STOP' WHERE queue = 'stopped'});
@@ -92,7 +109,10 @@ subtest 'the server is restarted' => sub {
 	is(sql(q{SELECT attempt FROM task WHERE queue = 'retried' AND state = 'FAIL'}), 2,
 		'after its retries');
 	is(runs('deleted'), 'PLAN', 'one that is removed, too');
-	is(runs($_), 'PLAN', "$_: others stay") for qw(back parked);
+	is(runs($_), 'PLAN', "$_: others stay") for qw(back parked paused);
+	sql(q{UPDATE task SET hold = NULL WHERE queue = 'paused'});
+	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE queue = 'paused'});
+	is(runs('paused'), 'DONE PLAN', 'one that was on hold at the start runs when it is resumed');
 	is(runs('stopped'), 'STOP', 'one that was stopped stays');
 	is_row($node, sql(q{SELECT max(id) FROM task WHERE queue = 'plain'}), $waits, 'the next run');
 	is(sql(q{SELECT response::timestamptz = dt AND dt > pg_postmaster_start_time()
@@ -180,7 +200,7 @@ subtest 'rows that cannot be written' => sub {
 	my $locked = plan_reboot('locked');
 	sql(q{CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN
-			IF OLD.dt = 'infinity' AND OLD.queue = 'refused' THEN RAISE 'refused'; END IF;
+			IF OLD.hold IS NOT NULL AND OLD.queue = 'refused' THEN RAISE 'refused'; END IF;
 			RETURN NEW;
 		END $$;
 		CREATE TRIGGER refuse BEFORE UPDATE ON task FOR EACH ROW EXECUTE FUNCTION refuse()});

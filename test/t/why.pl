@@ -74,7 +74,7 @@ subtest 'the row says it' => sub {
 	like_why(insert_task($node, request => 'SELECT 1', dt => 'infinity'),
 		qr/^planned for infinity/, 'infinity');
 	like_why(insert_task($node, request => 'SELECT 1', cron => '@reboot'),
-		qr/^it waits for the next start of the server$/, '@reboot');
+		qr/^it is on hold: until the server starts$/, '@reboot');
 	like_why(insert_task($node, request => 'SELECT 1/0', retry => 1, delay => '1 h'),
 		qr/^planned for 20.*, after: division by zero \(22012\)$/, 'a retry');
 	my $before = insert_task($node, request => 'SELECT 1', max => 0);
