@@ -114,6 +114,38 @@ $$;
 COMMENT ON FUNCTION pg_catalog.pg_task_resume(text, text) IS
     'let the task with this key start that is on hold, and the runs after it: how many';
 
+-- The name of the role must still mean the role that the schedule is bound to.
+CREATE FUNCTION pg_catalog.pg_task_run_now(id bigint, input jsonb DEFAULT NULL) RETURNS bigint
+    LANGUAGE pg_task_report VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+INSERT INTO {into} (input{once})
+SELECT coalesce($2, input){once}
+  FROM {rows} AS t
+ WHERE t.id = $1 AND t.state IN ('PLAN', 'WORK')
+   AND (t.repeat IS NOT NULL OR t.cron IS NOT NULL) AND {own}
+   AND EXISTS (SELECT FROM pg_roles AS r
+                WHERE r.rolname = t.role AND r.oid = (t.role_id & 4294967295)::oid)
+RETURNING id
+$$;
+
+COMMENT ON FUNCTION pg_catalog.pg_task_run_now(bigint, jsonb) IS
+    'run a schedule once more, now: the id of that task; NULL if there is none';
+
+CREATE FUNCTION pg_catalog.pg_task_run_now(key text, input jsonb DEFAULT NULL,
+                                           queue text DEFAULT 'default') RETURNS bigint
+    LANGUAGE pg_task_report VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+INSERT INTO {into} (input{once})
+SELECT coalesce($2, input){once}
+  FROM {rows} AS t
+ WHERE t.queue = $3 AND t.key = $1 AND t.state IN ('PLAN', 'WORK')
+   AND (t.repeat IS NOT NULL OR t.cron IS NOT NULL) AND {own}
+   AND EXISTS (SELECT FROM pg_roles AS r
+                WHERE r.rolname = t.role AND r.oid = (t.role_id & 4294967295)::oid)
+RETURNING id
+$$;
+
+COMMENT ON FUNCTION pg_catalog.pg_task_run_now(text, jsonb, text) IS
+    'run the schedule with this key once more, now: the id of that task; NULL if there is none';
+
 CREATE FUNCTION pg_catalog.pg_task_next(cron text, after timestamptz DEFAULT now(),
                                         timezone text DEFAULT current_setting('TimeZone'))
     RETURNS timestamptz

@@ -4,9 +4,10 @@
  *		name is a setting, and whose rights they use depends on the caller (table_access.c), so
  *		plain SQL cannot.
  *
- * The text of such a function, in sql/, is one query, or an UPDATE of "state", "failed" or "hold",
- * which returns the number of rows.  Only superusers may create functions in the language.  Before
- * the text is executed, these names in it are replaced:
+ * The text of such a function, in sql/, is one query; or an UPDATE of "state", "failed" or "hold",
+ * which returns the number of rows; or an INSERT of one row, which returns its id.  Only superusers
+ * may create functions in the language.  Before the text is executed, these names in it are
+ * replaced:
  *
  *		{t.max}		the limit of the group of row t, {r.max} of r: see rows_sql.h
  *		{rows}		the task table, as far as the caller may see it
@@ -20,6 +21,9 @@
  *		{service}	why no task of this database runs; NULL: it is served
  *		{table}		the task table t of an UPDATE
  *		{condition}	ends the WHERE of that
+ *		{into}		the task table of an INSERT
+ *		{once}		the columns that one more run of a schedule copies, each after a comma
+ *		{own}		may the caller plan tasks for the role of row t
  *
  * No backslash may be in it, because standard_conforming_strings may be off.
  *
@@ -50,6 +54,7 @@
 #include "task/repeat.h"
 #include "task/roles.h"
 #include "task/rows_sql.h"
+#include "task/table.h"
 
 PGDLLEXPORT Datum pg_task_report(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_returns_json(PG_FUNCTION_ARGS);
@@ -99,9 +104,10 @@ read_literal(const char *sql)
 static char *
 fill_names(const TableAccess *access, const char *sql)
 {
-	const char *names[] = {"{rows}",	  "{figures}",	"{readable}", "{sees_all}", "{relid}",
-						   "{recent}",	  "{activity}", "{error}",	  "{service}",	"{table}",
-						   "{condition}", "{t.max}",	"{r.max}"};
+	const char *names[] = {"{rows}",	"{figures}", "{readable}",	"{sees_all}",
+						   "{relid}",	"{recent}",	 "{activity}",	"{error}",
+						   "{service}", "{table}",	 "{condition}", "{into}",
+						   "{own}",		"{t.max}",	 "{r.max}",		"{once}"};
 	const char *values[] = {access->rows,
 							access->rows,
 							access->readable,
@@ -113,8 +119,11 @@ fill_names(const TableAccess *access, const char *sql)
 							NULL,
 							access->table,
 							access->condition,
+							access->name,
+							access->own,
 							GROUP_MAX("t"),
-							GROUP_MAX("r")};
+							GROUP_MAX("r"),
+							NULL};
 	StringInfoData result;
 	int64 low;
 	int64 high;
@@ -136,6 +145,8 @@ fill_names(const TableAccess *access, const char *sql)
 
 		values[8] = service ? quote_literal_cstr(service) : "NULL::text";
 	}
+	if (strstr(sql, names[15]))
+		values[15] = table_columns_of_run(access->relid);
 	initStringInfo(&result);
 	while (*sql)
 	{
@@ -230,6 +241,7 @@ pg_task_report(PG_FUNCTION_ARGS)
 	Form_pg_proc form;
 	uint64 count;
 	bool writes;
+	bool inserts;
 	bool isnull;
 	char *sql;
 	char *statement;
@@ -256,13 +268,18 @@ pg_task_report(PG_FUNCTION_ARGS)
 	writes = strstr(sql, "{table}") != NULL;
 	for (i = 0; writes && i < (int) lengthof(written); i++)
 		if (strstr(sql, written[i].text))
-			table_access_check_update(&access, written[i].column, "change");
+			table_access_check(&access, ACL_UPDATE, written[i].column, "change");
+	inserts = strstr(sql, "{into}") != NULL;
+	if (inserts)
+		table_access_check(&access, ACL_INSERT, COLUMN_ROLE, "plan");
 	SPI_connect();
 	statement = fill_names(&access, sql);
 	do
 	{
 		count = table_access_execute(&access, statement, options,
-									 writes ? SPI_OK_UPDATE : SPI_OK_SELECT);
+									 writes	   ? SPI_OK_UPDATE
+									 : inserts ? SPI_OK_INSERT_RETURNING
+											   : SPI_OK_SELECT);
 		/* the run of a schedule that has ended meanwhile leaves a row that a new snapshot shows */
 	} while (count == 0 && strstr(sql, " hold = ") && tries++ < HOLD_TRIES);
 	if (writes)

@@ -313,32 +313,33 @@ table_access_open(AccessKind kind)
 						errmsg("the task table of this database cannot be used"),
 						errdetail_internal("%s", fault)));
 	access.owner = rel->rd_rel->relowner;
-	access.table =
-		psprintf("%s%s", rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE ? "" : "ONLY ",
-				 quote_qualified_identifier(get_namespace_name(get_rel_namespace(access.relid)),
-											get_rel_name(access.relid)));
+	access.name = quote_qualified_identifier(get_namespace_name(get_rel_namespace(access.relid)),
+											 get_rel_name(access.relid));
+	access.table = psprintf(
+		"%s%s", rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE ? "" : "ONLY ", access.name);
 	access.rows = access.table;
+	access.own = has_privs_of_role(GetUserId(), access.owner) ? "true" : own_rows(GetUserId());
 	decide_rights(&access, rel, kind);
 	relation_close(rel, NoLock);
 	return access;
 }
 
 /*
- * Raise an error unless the caller may UPDATE this column of the table.  The server's own
- * would come with a statement of ours as its context, and without what helps.
+ * Raise an error unless the caller may UPDATE this column of the table, or INSERT it.  The server's
+ * own would come with a statement of ours as its context, and without what helps.
  */
 void
-table_access_check_update(const TableAccess *access, TaskColumn which, const char *purpose)
+table_access_check(const TableAccess *access, AclMode mode, TaskColumn which, const char *purpose)
 {
 	Oid relid = access->relid;
 	AttrNumber column = get_attnum(relid, task_columns[which].name);
 
-	if (pg_class_aclcheck(relid, GetUserId(), ACL_UPDATE) == ACLCHECK_OK ||
-		pg_attribute_aclcheck(relid, column, GetUserId(), ACL_UPDATE) == ACLCHECK_OK)
+	if (pg_class_aclcheck(relid, GetUserId(), mode) == ACLCHECK_OK ||
+		pg_attribute_aclcheck(relid, column, GetUserId(), mode) == ACLCHECK_OK)
 		return;
 	ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 					errmsg("you may not %s tasks in table %s", purpose, get_rel_name(relid)),
-					errhint("GRANT UPDATE ON %s TO %s",
+					errhint("GRANT %s ON %s TO %s", mode == ACL_INSERT ? "INSERT" : "UPDATE",
 							quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
 													   get_rel_name(relid)),
 							quote_identifier(GetUserNameFromId(GetUserId(), false)))));

@@ -15,6 +15,7 @@
 
 #include "executor/spi.h"
 #include "nodes/params.h"
+#include "utils/acl.h"
 
 #include "task/relation.h"
 
@@ -33,7 +34,9 @@ typedef struct TableAccess
 	bool sees_all;		   /* no row is hidden from the caller */
 	const char *rows;	   /* what the caller sees, for FROM */
 	const char *table;	   /* for UPDATE */
+	const char *name;	   /* for INSERT */
 	const char *condition; /* ends the WHERE of that, in which the table is t; may be "" */
+	const char *own;	   /* may the caller plan tasks for the role of a row t? */
 	const char *readable;  /* condition on a row t of "rows": its texts are for the caller, too */
 } TableAccess;
 
@@ -43,7 +46,7 @@ extern const char *table_access_service(void);
 extern bool table_access_bars_code(Oid owner);
 extern TableAccess table_access_open(AccessKind kind);
 extern void
-table_access_check_update(const TableAccess *access, TaskColumn which, const char *purpose);
+table_access_check(const TableAccess *access, AclMode mode, TaskColumn which, const char *purpose);
 extern const TableAccess *table_access_current(void);
 extern ParamListInfo table_access_param(Oid type, Datum value);
 extern uint64 table_access_execute(const TableAccess *access, const char *sql,

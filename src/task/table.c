@@ -245,10 +245,11 @@ find_definition(const char *name)
 
 /*
  * List, for SQL, the columns that are copied to the next row of a repeating task, each after a
- * comma: all but what belongs to one run, or only those that the owner has added.
+ * comma: all that have none of these flags, but what belongs to one run.  Those that the owner has
+ * added have none.
  */
 static char *
-list_inherited(Relation rel, bool own)
+list_inherited(Relation rel, int without)
 {
 	TupleDesc desc = RelationGetDescr(rel);
 	StringInfoData list;
@@ -259,13 +260,28 @@ list_inherited(Relation rel, bool own)
 	{
 		Form_pg_attribute att = TupleDescAttr(desc, i);
 		const ColumnDefinition *ours = find_definition(NameStr(att->attname));
+		int flags = ours ? ours->flags : 0;
 
-		if (att->attisdropped || att->attgenerated || att->attidentity ||
-			(ours && (own || (ours->flags & COLUMN_INHERITED) == 0)))
+		if (att->attisdropped || att->attgenerated || att->attidentity || (flags & without) ||
+			(ours && (flags & COLUMN_INHERITED) == 0))
 			continue;
 		appendStringInfo(&list, ", %s", quote_identifier(NameStr(att->attname)));
 	}
 	return list.data;
+}
+
+/*
+ * The same of the columns that one more run of a schedule has in common with it.  The caller has
+ * locked the table.
+ */
+char *
+table_columns_of_run(Oid relid)
+{
+	Relation rel = relation_open(relid, NoLock);
+	char *list = list_inherited(rel, COLUMN_OF_SCHEDULE & ~COLUMN_INHERITED);
+
+	relation_close(rel, NoLock);
+	return list;
 }
 
 /*
@@ -300,8 +316,8 @@ table_find(Oid relid, MemoryContext parent)
 	table->name = MemoryContextStrdup(context, qualified_name(relid));
 	table->rows = MemoryContextStrdup(
 		context, psprintf("%s%s", table->partitioned ? "" : "ONLY ", table->name));
-	table->inherited = MemoryContextStrdup(context, list_inherited(rel, false));
-	table->own = MemoryContextStrdup(context, list_inherited(rel, true));
+	table->inherited = MemoryContextStrdup(context, list_inherited(rel, 0));
+	table->own = MemoryContextStrdup(context, list_inherited(rel, COLUMN_INHERITED));
 	table->members = MemoryContextAlloc(context, (list_length(members) + 1) * sizeof(Oid));
 	foreach(cell, members)
 		table->members[table->nmembers++] = lfirst_oid(cell);

@@ -37,6 +37,7 @@ typedef struct TaskTable
 
 extern TaskTable *table_prepare(const Location *where, Oid user, MemoryContext context);
 extern TaskTable *table_find(Oid relid, MemoryContext context);
+extern char *table_columns_of_run(Oid relid);
 extern void table_lock(const TaskTable *table, LOCKMODE mode);
 
 /* A statement that is being executed, and the only table that it may name. */

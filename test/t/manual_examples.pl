@@ -62,9 +62,11 @@ my %check_queues = (
 			't', 'a pause between two starts');
 	},
 	'Run a schedule now' => sub {
-		wait_until($node, q{SELECT state = 'DONE' FROM task WHERE queue = 'pulse' AND key IS NULL});
-		is_sql(q{SELECT request, repeat, input ->> 'day' FROM task WHERE queue = 'pulse'
-			AND key IS NULL}, 'SELECT 1||2026-11-01', 'it has run once, with its own input');
+		wait_until($node, q{SELECT count(*) = 2 FROM task WHERE queue = 'pulse' AND key IS NULL
+			AND state = 'DONE'});
+		is_sql(q{SELECT string_agg(concat_ws('|', request, repeat, input ->> 'day'), ', '
+			ORDER BY id) FROM task WHERE queue = 'pulse' AND key IS NULL},
+			'SELECT 1, SELECT 1|2026-11-01', 'it has run twice, once with its own input');
 		sql(q{UPDATE task SET state = 'STOP' WHERE queue = 'pulse' AND state IN ('PLAN', 'WORK')});
 	},
 	'Pause one task' => sub {

@@ -1,0 +1,101 @@
+# pg_task_run_now: a schedule runs once more, beside its own times; and whose schedules one may run.
+# A TAP test because it waits for runs.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use PgTask;
+use Test::More;
+
+my $node = new_node('main');
+
+make_gates($node);
+sql(q{CREATE ROLE ann LOGIN; CREATE ROLE bob LOGIN; CREATE ROLE eve LOGIN;
+	CREATE ROLE mighty LOGIN CREATEROLE BYPASSRLS;
+	GRANT SELECT, INSERT, UPDATE ON task TO ann, bob, mighty; GRANT SELECT, UPDATE ON task TO eve;
+	ALTER TABLE task ADD customer text, ADD doubled text GENERATED ALWAYS AS (customer || customer)
+		STORED});
+
+# Waits for the end of a run; returns these columns of it.
+sub run
+{
+	my ($id, $what) = @_;
+
+	wait_for_state($node, $id, 'DONE');
+	return task($node, $id, $what);
+}
+
+subtest 'one more run' => sub {
+	my $id = insert_task($node, cron => '0 3 1 1 *', timezone => 'UTC', key => 'k', queue => 'q',
+		priority => -3, retry => 2, keep => '1 day', input => '{"day": 1}', customer => 'c',
+		runs_left => 5, hold_after => 3, repeat_until => '2100-01-01',
+		request => 'SELECT pg_task_input()');
+	my $row = "SELECT to_jsonb(t) FROM task AS t WHERE id = $id";
+	my $before = sql($row);
+	my $same = 'queue, priority, retry, keep, customer, doubled';
+	my $run = sql("SELECT pg_task_run_now($id)");
+
+	is(run($run, "$same, response"), 'q|-3|2|1 day|c|cc|{"day": 1}', 'it is as the schedule');
+	is(task($node, $run, q{num_nonnulls(key, cron, repeat, timezone, repeat_until, runs_left,
+		hold_after, next, parent)}), 0, 'and no schedule');
+	is(run(sql(qq{SELECT pg_task_run_now($id, '{"day": 2}')}), 'response'), '{"day": 2}',
+		'with another input');
+	is(run(sql(q{SELECT pg_task_run_now('k', queue => 'q')}), 'response'), '{"day": 1}',
+		'by its key');
+	is(run(sql(q{SELECT pg_task_run_now('k', '[]', 'q')}), 'response'), '[]', 'and with an input');
+	is(sql($row), $before, 'the schedule is not moved');
+	is(sql(q{SELECT pg_task_run_now('k')}), '', 'a key is one of a queue');
+	is(sql("SELECT pg_task_run_now($run), pg_task_run_now(NULL::bigint)"), '|', 'what has ended is none');
+	my $single = insert_task($node, dt => '2100-01-01', request => 'SELECT 1');
+	is(sql("SELECT pg_task_run_now($single)"), '', 'nor is what does not repeat');
+	sql("SELECT pg_task_hold($id)");
+	is(run(sql("SELECT pg_task_run_now($id)"), 'response'), '{"day": 1}', 'one that is on hold runs');
+	like(error_of('postgres', qq{SELECT pg_task_run_now($id, jsonb_build_object('a',
+		(SELECT string_agg(repeat('x', 1000000), '') FROM generate_series(1, 300))))}),
+		qr/ERROR/, 'an input has an end');
+};
+
+subtest 'beside its own run' => sub {
+	my $own = insert_task($node, repeat => '1 day', request => "SELECT hold('gate')", key => 'gate');
+
+	wait_for_running($node, 1, id => $own);
+	my $run = sql(q{SELECT pg_task_run_now('gate')});
+	wait_for_running($node, 2, event => 'PgSleep');
+	open_gate($node, 'gate');
+	run($_, 'state') for $own, $run;
+	is(count_of($node, q{key = 'gate' AND state = 'PLAN'}), 1, 'there is one next run');
+	is(task($node, $run, 'next'), '', 'which is not that of the other');
+};
+
+subtest 'rights' => sub {
+	my $id = insert_task($node, role => 'ann', cron => '@yearly', key => 'ann',
+		request => 'SELECT current_user');
+	my $run = sql_as('ann', "SELECT pg_task_run_now($id)");
+
+	is(run($run, 'role, response'), 'ann|ann', 'the role of the schedule');
+	is(run(sql("SELECT pg_task_run_now($id)"), 'role, response'), 'ann|ann', 'a superuser: as that role');
+	is(sql_as('bob', "SELECT pg_task_run_now($id), pg_task_run_now('ann')"), '|', 'not another one');
+	my $owned = insert_task($node, cron => '@yearly', request => 'SELECT current_user');
+	is(sql_as('mighty', "SELECT pg_task_run_now($id), pg_task_run_now($owned)"), '|',
+		'nor one that sees all rows');
+	my $of_eve = insert_task($node, role => 'eve', cron => '@yearly', request => 'SELECT 1');
+	is(sqlstate_of('eve', "SELECT pg_task_run_now($of_eve)"), '42501', 'nor one that may not INSERT');
+	is(count_of($node, q{role = 'eve'}), 1, 'nothing was inserted');
+	sql(q{GRANT bob TO mighty});
+	my $of_bob = insert_task($node, role => 'bob', cron => '@yearly', request => 'SELECT current_user');
+	is(run(sql_as('mighty', "SELECT pg_task_run_now($of_bob)"), 'role, response'), 'bob|bob',
+		'but a member of it');
+};
+
+# The row is bound to a role, not to its name.
+subtest 'a role that has got the name of another one' => sub {
+	sql(q{CREATE ROLE old LOGIN});
+	my $id = insert_task($node, role => 'old', cron => '@yearly', request => 'SELECT current_user');
+	is(sql(qq{BEGIN; ALTER ROLE old RENAME TO older; CREATE ROLE old LOGIN;
+		SELECT pg_task_run_now($id)}), '', 'it does not run as that one');
+	sql(q{ROLLBACK; DELETE FROM task WHERE role = 'old'; DROP ROLE old});
+};
+
+is(count_of($node, q{state NOT IN ('PLAN', 'DONE')}), 0, 'nothing has failed');
+$node->stop;
+done_testing();
