@@ -5,7 +5,8 @@
 
 MODULE_big = pg_task
 EXTENSION = pg_task
-DATA = $(wildcard sql/pg_task--*.sql)
+# The second file is for psql: it converts the table of another extension.
+DATA = $(wildcard sql/pg_task--*.sql) sql/pg_task_convert_rekgrpth.sql
 OBJS = $(patsubst %.c,%.o,$(wildcard src/*.c src/*/*.c))
 PGFILEDESC = "pg_task - task scheduler"
 
