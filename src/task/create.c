@@ -325,14 +325,21 @@ claim_table(Oid relid, Oid caller)
 	char *fault = relation_fault(rel, task_columns, TASK_COLUMNS);
 
 	if (fault)
+	{
+		bool other = relation_is_rekgrpth(rel);
+
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("%s is not a task table",
 						quote_qualified_identifier(get_namespace_name(rel->rd_rel->relnamespace),
 												   RelationGetRelationName(rel))),
-				 errdetail_internal("%s", fault),
-				 errhint("Mend or rename it, or give the task table another name with"
-						 " \"pg_task.table_name\".")));
+				 errdetail_internal("%s", other ? "It is a table of the other pg_task (RekGRpth)."
+												: fault),
+				 other ? errhint("Convert it with pg_task_convert_rekgrpth.sql, or give the task"
+								 " table another name with \"pg_task.table_name\".")
+					   : errhint("Mend or rename it, or give the task table another name with"
+								 " \"pg_task.table_name\".")));
+	}
 	relation_close(rel, NoLock);
 	check_caller(caller, owner);
 	return home_claim(relid) == HOME_AWAY ? InvalidOid : owner;

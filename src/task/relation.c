@@ -89,6 +89,25 @@ columns_fault(Relation rel, const ColumnDefinition *columns, int count, bool who
 	return fault;
 }
 
+/*
+ * Is this a table of the other extension that is called pg_task, by RekGRpth?  Its default name is
+ * the same.  All of its versions since 1.0.46 have these columns, ours has none of them so.
+ */
+bool
+relation_is_rekgrpth(Relation rel)
+{
+	static const ColumnDefinition columns[] = {
+		{"plan", TIMESTAMPTZOID, COLUMN_REQUIRED},
+		{"input", TEXTOID, COLUMN_REQUIRED},
+		{"output", TEXTOID, COLUMN_REQUIRED},
+		{"remote", TEXTOID, COLUMN_REQUIRED},
+	};
+	Oid relid = RelationGetRelid(rel);
+
+	return columns_fault(rel, columns, lengthof(columns), true) == NULL &&
+		   type_is_enum(get_atttype(relid, get_attnum(relid, "state")));
+}
+
 /* ---- relations ---- */
 
 /*

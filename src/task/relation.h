@@ -155,6 +155,7 @@ extern List *relation_members(Relation rel);
 extern List *relation_parents(Oid relid);
 extern Oid relation_owner(Oid relid);
 extern char *relation_fault(Relation rel, const ColumnDefinition *columns, int count);
+extern bool relation_is_rekgrpth(Relation rel);
 
 /* The tables beside the task table. */
 typedef enum SideKind
