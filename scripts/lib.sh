@@ -167,7 +167,8 @@ as_root_in() {
 # Outside, it continues in the copy and does not return. Inside, it leaves the script's own
 # arguments in `args`. --major N names the server; without, the machine's own. --older N wants an
 # older one beside it, to upgrade from: PG_TASK_OLDER. --assert builds the library with assertions,
-# in a work folder of its own.
+# in a work folder of its own. PG_TASK_OTHER_SOURCES in the environment names a folder with the
+# sources of the other pg_task, for test/t/convert_rekgrpth.pl.
 enter() {
     if [ -n "${PG_TASK_RUN:-}" ]; then
         begin_run
@@ -176,6 +177,8 @@ enter() {
     fi
 
     local major='' older='' root='' assert='' native suite script=${0##*/} user work run child=
+    local others=${PG_TASK_OTHER_SOURCES:-}
+    [ -z "$others" ] || others=$(cd "$others" && pwd -P) || die "there is no folder $others"
     while :; do
         case ${1:-} in
             --major) major=${2:?--major needs a number}; shift 2 ;;
@@ -226,13 +229,20 @@ enter() {
           2>/dev/null || true; } |
         tar -C "$top" -cf - --exclude='*.o' --exclude='*.bc' --exclude='*.so' -T - |
         "${reach[@]}" sh -c 'mkdir "$0/tree" && tar -C "$0/tree" -xmf -' "$run"
+    # The folder itself need not be visible inside.
+    # shellcheck disable=SC2016
+    if [ -n "$others" ]; then
+        tar -C "$others" -cf - . |
+            "${reach[@]}" sh -c 'mkdir "$0" && tar -C "$0" -xmf -' "$run/others"
+        others=$run/others
+    fi
 
     # In the background, for a shell that waits acts on a signal at once. What runs in name spaces
     # of its own is gone with the first process of them.
     set -m
     "${reach[@]}" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME="$run" TMPDIR="$run" LANG=C.UTF-8 \
         TERM="${TERM:-dumb}" PG_TASK_RUN="$run" PG_TASK_MAJOR="$major" PG_TASK_ROOT="$root" \
-        PG_TASK_OLDER="$older" PG_TASK_ASSERT="$assert" \
+        PG_TASK_OLDER="$older" PG_TASK_ASSERT="$assert" PG_TASK_OTHER_SOURCES="$others" \
         bash "$run/tree/scripts/$script" "$@" </dev/null &
     child=$!
     set +m
