@@ -14,6 +14,7 @@
 #include "postgres.h"
 
 #include "access/table.h"
+#include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/itemptr.h"
 #include "utils/builtins.h"
@@ -399,6 +400,24 @@ begin_walk(void)
 	walk.refused_seen = false;
 }
 
+/* Say, once per start of the server, that the table begins to lose rows. */
+static void
+tell_removal(void)
+{
+	SharedFindings found = shared_database_found(MyDatabaseId);
+
+	if (found.removes == MyScheduler->table->relid)
+		return;
+	ereport(LOG,
+			(errmsg("pg_task removes rows of tasks that have ended from %s in database \"%s\"",
+					MyScheduler->table->name, MyScheduler->database),
+			 errdetail("How long they stay is said by their column \"keep\", that of their queue,"
+					   " or the settings \"pg_task.keep\" and \"pg_task.keep_failed\"."),
+			 errhidecontext(true)));
+	found.removes = MyScheduler->table->relid;
+	shared_database_publish(MyDatabaseId, &found);
+}
+
 /* Read the next slice, and remove its rows whose time is over.  In a transaction, which it ends. */
 static void
 run_slice(ClockNow now)
@@ -413,6 +432,8 @@ run_slice(ClockNow now)
 		removed = remove_expired_rows(rows, count, now, &last);
 	work_end();
 	refused_batch_written(REFUSED_HISTORY);
+	if (removed > 0)
+		tell_removal();
 	walk.next = clock_after_share(walk.begun, clock_mono(), removed > 0 ? REMOVE_SHARE : READ_SHARE,
 								  PAUSE_MAX_MS);
 	walk.page = ItemPointerGetBlockNumberNoCheck(&last);

@@ -220,6 +220,7 @@ typedef struct SharedFindings
 	Oid owner;		   /* its owner then */
 	Oid user;		   /* who was to own it then; InvalidOid: a role that does not exist */
 	Oid rebooted;	   /* the table of which the tasks of this start of the server are planned */
+	Oid removes;	   /* the table of which the log says that rows are removed */
 	bool disabled;	   /* pg_task.enabled is off ... */
 	uint32 settings;   /* ... in the settings of the database with this change counter */
 	bool absent;	   /* there was no task table so far, and none is to be created */

@@ -18,8 +18,8 @@ SELECT is(current_setting(name), value, name) FROM (VALUES
     ('pg_task.response_limit', '16MB'),
     ('pg_task.timeout', '0'),
     ('pg_task.batch', '1'),
-    ('pg_task.keep', '-1'),
-    ('pg_task.keep_failed', '-1'),
+    ('pg_task.keep', '7d'),
+    ('pg_task.keep_failed', '30d'),
     ('pg_task.flow', ''),
     ('pg_task.meta', ''),
     ('pg_task.id', '')) AS s (name, value);

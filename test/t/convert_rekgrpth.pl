@@ -35,7 +35,8 @@ sub new_other
 {
 	my ($name, $conf) = @_;
 	my $node = new_node($name, start => 0,
-		conf => "shared_preload_libraries = ''\nmax_worker_processes = 30\n$conf");
+		conf => "shared_preload_libraries = ''\nmax_worker_processes = 30\n"
+			. "pg_task.keep = -1\npg_task.keep_failed = -1\n$conf");
 
 	$node->start;
 	return $node;
