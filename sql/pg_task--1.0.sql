@@ -117,13 +117,13 @@ COMMENT ON FUNCTION pg_catalog.pg_task_resume(text, text) IS
 -- The name of the role must still mean the role that the schedule is bound to.
 CREATE FUNCTION pg_catalog.pg_task_run_now(id bigint, input jsonb DEFAULT NULL) RETURNS bigint
     LANGUAGE pg_task_report VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-INSERT INTO {into} (input{once})
-SELECT coalesce($2, input){once}
+INSERT INTO {into} (dt, hold, input{once})
+SELECT now(), NULL, coalesce($2, input){once}
   FROM {rows} AS t
  WHERE t.id = $1 AND t.state IN ('PLAN', 'WORK')
    AND (t.repeat IS NOT NULL OR t.cron IS NOT NULL) AND {own}
-   AND EXISTS (SELECT FROM pg_roles AS r
-                WHERE r.rolname = t.role AND r.oid = (t.role_id & 4294967295)::oid)
+   AND to_regrole(quote_ident(t.role)) = (t.role_id & 4294967295)::oid
+ LIMIT 1
 RETURNING id
 $$;
 
@@ -133,13 +133,13 @@ COMMENT ON FUNCTION pg_catalog.pg_task_run_now(bigint, jsonb) IS
 CREATE FUNCTION pg_catalog.pg_task_run_now(key text, input jsonb DEFAULT NULL,
                                            queue text DEFAULT 'default') RETURNS bigint
     LANGUAGE pg_task_report VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-INSERT INTO {into} (input{once})
-SELECT coalesce($2, input){once}
+INSERT INTO {into} (dt, hold, input{once})
+SELECT now(), NULL, coalesce($2, input){once}
   FROM {rows} AS t
  WHERE t.queue = $3 AND t.key = $1 AND t.state IN ('PLAN', 'WORK')
    AND (t.repeat IS NOT NULL OR t.cron IS NOT NULL) AND {own}
-   AND EXISTS (SELECT FROM pg_roles AS r
-                WHERE r.rolname = t.role AND r.oid = (t.role_id & 4294967295)::oid)
+   AND to_regrole(quote_ident(t.role)) = (t.role_id & 4294967295)::oid
+ LIMIT 1
 RETURNING id
 $$;
 
@@ -1325,8 +1325,8 @@ GRANT EXECUTE ON FUNCTION pg_catalog.pg_task_own(name, bigint, oid) TO PUBLIC;
 -- What the tables of pg_task are, and what makes one of them so: the statements that are missing,
 -- in their order; no row if the table is whole.  They are executed as the owner.  Columns of a new
 -- table come in this order: what each run writes is at the end, so that the WAL of a new version on
--- the same page has that end of the row alone.  A default is short: the server reads the text of
--- each that an INSERT leaves out.  Counts have none: the trigger writes 0.
+-- the same page has that end of the row alone.  A default is short, and a constant of its own type: the
+-- server reads the text of each that an INSERT leaves out, and computes what it says.
 CREATE FUNCTION pg_catalog.pg_task_missing(what text, schema oid, relation name) RETURNS SETOF text
     LANGUAGE sql
 BEGIN ATOMIC
@@ -1355,12 +1355,12 @@ WITH wanted_table (what, storage, comment) AS (VALUES
     (9, 'task', 'priority', 'int DEFAULT 0 NOT NULL',
      'Lower goes first, among tasks of the same max'),
     (10, 'task', 'role', 'name DEFAULT current_user NOT NULL', 'The role that it runs as'),
-    (11, 'task', 'role_id', 'bigint NOT NULL',
+    (11, 'task', 'role_id', $$bigint DEFAULT '0'::bigint NOT NULL$$,
      'Binds the row to its role, whatever the role is called; written by the server'),
     (12, 'task', 'request', 'text NOT NULL',
      'The SQL: one statement, or several as one transaction'),
-    (13, 'task', 'failed', 'int NOT NULL', 'How many runs have failed'),
-    (14, 'task', 'crashed', 'int NOT NULL', 'How many runs may have crashed the server'),
+    (13, 'task', 'failed', 'int', 'How many runs have failed'),
+    (14, 'task', 'crashed', 'int', 'How many runs may have crashed the server'),
     (15, 'task', 'retry', 'int',
      'How many times it is tried again when it fails; NULL: pg_task.retry'),
     (16, 'task', 'delay', 'interval', 'Pause before the first retry; NULL: pg_task.delay'),
@@ -1415,7 +1415,7 @@ WITH wanted_table (what, storage, comment) AS (VALUES
     (44, 'task', 'start', 'timestamptz', 'When the run began'),
     (45, 'task', 'stop', 'timestamptz', 'When the run ended, or the task was given up or stopped'),
     (46, 'task', 'pid', 'int', 'The process that runs or ran it'),
-    (47, 'task', 'attempt', 'int NOT NULL', 'How many times it was started'),
+    (47, 'task', 'attempt', 'int DEFAULT 0 NOT NULL', 'How many times it was started'),
     (48, 'task', 'state', 'text DEFAULT ''PLAN'' NOT NULL',
      'PLAN waits, WORK runs, DONE, FAIL failed for good, STOP stopped by a user, GONE expired '
      'before it started; set PLAN to run it again, STOP to stop it'),
@@ -1534,11 +1534,8 @@ WITH wanted_table (what, storage, comment) AS (VALUES
     SELECT 2, 0, format('ALTER TABLE %s ALTER COLUMN image SET STORAGE PLAIN', rel.name)
       FROM rel WHERE what = 'rate' AND rel.oid IS NULL
     UNION ALL
-    -- of the rows that are there, each count is 0
     SELECT 3, 0, format('ALTER TABLE %s %s', rel.name,
-           string_agg(format('ADD COLUMN %I %s', c.name,
-                             regexp_replace(c.type, 'int NOT NULL$', '\& DEFAULT 0')),
-                      ', ' ORDER BY c.n))
+           string_agg(format('ADD COLUMN %I %s', c.name, c.type), ', ' ORDER BY c.n))
       FROM rel, missing_column AS c WHERE rel.oid IS NOT NULL GROUP BY rel.name
     UNION ALL
     SELECT 4, c.n, format('COMMENT ON COLUMN %s.%I IS %L', rel.name, c.name, c.comment)

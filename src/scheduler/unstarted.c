@@ -183,7 +183,8 @@ static const Statement refuse_row = {.sql =
 	"WITH c AS MATERIALIZED (" WAITING_ROWS ")"
 	" UPDATE {rows} AS t"
 	"    SET dt = $next, planned = CASE WHEN $waits THEN " PLANNED " END,"
-	"        anchor = coalesce($anchor, t.anchor), hold = $hold, error = $error, sqlstate = $sqlstate,"
+	"        anchor = coalesce($anchor, t.anchor), hold = coalesce(t.hold, $hold), error = $error,"
+	"        sqlstate = $sqlstate,"
 	"        response = " FAILURE_RESPONSE
 	"   FROM c"
 	"  WHERE " IS_LOCKED_ROW " AND " REPEATS};
@@ -647,7 +648,8 @@ bind_groups(MonoTime now)
  */
 #define WAITS_FOR_START \
 	"t.waits IS NULL AND t.hold = '" REPEAT_AT_START "' AND t.anchor IS DISTINCT FROM $started" \
-	" AND lower(btrim(t.cron, E' \\t\\n\\r') COLLATE \"C\") = '@reboot'"
+	" AND lower(btrim(t.cron, E' \\t\\n\\r') COLLATE \"C\") = '@reboot'" \
+	" AND coalesce(t.repeat_until, 'infinity') >= now()"
 
 static const Statement find_reboot = {.sql =
 	"SELECT t.dt, t.id FROM {rows} AS t WHERE t.state = 'PLAN' AND " WAITS_FOR_START

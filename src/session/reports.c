@@ -241,7 +241,6 @@ pg_task_report(PG_FUNCTION_ARGS)
 	Form_pg_proc form;
 	uint64 count;
 	bool writes;
-	bool inserts;
 	bool isnull;
 	char *sql;
 	char *statement;
@@ -268,18 +267,18 @@ pg_task_report(PG_FUNCTION_ARGS)
 	writes = strstr(sql, "{table}") != NULL;
 	for (i = 0; writes && i < (int) lengthof(written); i++)
 		if (strstr(sql, written[i].text))
-			table_access_check(&access, ACL_UPDATE, written[i].column, "change");
-	inserts = strstr(sql, "{into}") != NULL;
-	if (inserts)
-		table_access_check(&access, ACL_INSERT, COLUMN_ROLE, "plan");
+			table_access_check_update(&access, written[i].column, "change");
+	access.inserts = strstr(sql, "{into}") != NULL;
+	if (access.inserts)
+		table_access_check_insert(&access, "plan");
 	SPI_connect();
 	statement = fill_names(&access, sql);
 	do
 	{
 		count = table_access_execute(&access, statement, options,
-									 writes	   ? SPI_OK_UPDATE
-									 : inserts ? SPI_OK_INSERT_RETURNING
-											   : SPI_OK_SELECT);
+									 writes			  ? SPI_OK_UPDATE
+									 : access.inserts ? SPI_OK_INSERT_RETURNING
+													  : SPI_OK_SELECT);
 		/* the run of a schedule that has ended meanwhile leaves a row that a new snapshot shows */
 	} while (count == 0 && strstr(sql, " hold = ") && tries++ < HOLD_TRIES);
 	if (writes)

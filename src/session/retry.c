@@ -85,7 +85,7 @@ pg_task_cancel(PG_FUNCTION_ARGS)
 	SPIExecuteOptions options = {.params = table_access_param(INT8OID, PG_GETARG_DATUM(0))};
 	bool stopped;
 
-	table_access_check(&access, ACL_UPDATE, COLUMN_STATE, "stop");
+	table_access_check_update(&access, COLUMN_STATE, "stop");
 	SPI_connect();
 	stopped = table_access_execute(&access, psprintf(sql, access.table, access.condition), options,
 								   SPI_OK_UPDATE) > 0;
@@ -170,8 +170,8 @@ begin_retry(const char *states)
 {
 	Retry retry = {.access = table_access_open(ACCESS_ROWS), .states = states};
 
-	table_access_check(&retry.access, ACL_UPDATE, COLUMN_STATE, "retry");
-	table_access_check(&retry.access, ACL_UPDATE, COLUMN_FAILED, "retry");
+	table_access_check_update(&retry.access, COLUMN_STATE, "retry");
+	table_access_check_update(&retry.access, COLUMN_FAILED, "retry");
 	retry.is_owner = has_privs_of_role(GetUserId(), retry.access.owner);
 	return retry;
 }

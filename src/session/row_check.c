@@ -17,6 +17,7 @@
 #include "utils/jsonb.h"
 
 #include "session/row_check.h"
+#include "session/table_access.h"
 #include "session/times.h"
 #include "shared/task.h"
 #include "task/roles.h"
@@ -282,20 +283,19 @@ row_check_forbid(TaskColumn which, const char *hint)
 }
 
 /*
- * Raise an error unless the current user, who has not the rights of the owner, may plan tasks for
- * the role of a row.  The policy of the table is checked as well, later: its error would not say
+ * Raise an error unless this user, who has not the rights of the owner, may plan tasks for the role
+ * of a row.  The policy of the table is checked as well, later: its error would not say
  * what is wrong.
  */
 static void
-check_role(const TriggerRow *row)
+check_role(const TriggerRow *row, Oid user)
 {
 	int64 role_id = trigger_role_id(row);
 	bool isnull;
 	Datum value = trigger_value(row, COLUMN_ROLE, &isnull);
 	const char *role = isnull ? "" : NameStr(*DatumGetName(value));
 
-	if (!isnull &&
-		(roles_bound(role, role_id) == GetUserId() || roles_may_act(GetUserId(), role, role_id)))
+	if (!isnull && (roles_bound(role, role_id) == user || roles_may_act(user, role, role_id)))
 		return;
 	ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 					errmsg("you may not plan tasks of role \"%s\"", role),
@@ -305,11 +305,13 @@ check_role(const TriggerRow *row)
 
 /*
  * Users other than the owner may plan tasks for roles that they may become, and may not change
- * what the server has written about a run.  "old" is NULL for an INSERT.
+ * what the server has written about a run.  "old" is NULL for an INSERT; a function executes that
+ * as the owner for its caller.
  */
 static void
 check_rights(const TriggerRow *old, const TriggerRow *new)
 {
+	const TableAccess *access = table_access_current();
 	static const TaskColumn fixed[] = {
 		COLUMN_PID,	 COLUMN_ATTEMPT,  COLUMN_CRASHED, COLUMN_LEASE, COLUMN_START,  COLUMN_STOP,
 		COLUMN_NEXT, COLUMN_FAILURES, COLUMN_ID,	  COLUMN_ROLE,	COLUMN_ROLE_ID};
@@ -320,7 +322,11 @@ check_rights(const TriggerRow *old, const TriggerRow *new)
 	int i;
 
 	if (row_check_owner(new->rel))
+	{
+		if (access && access->inserts && !has_privs_of_role(access->caller, access->owner))
+			check_role(new, access->caller);
 		return;
+	}
 	if (!trigger_has_state(new, "PLAN") && !trigger_has_state(new, "STOP") &&
 		!keeps(old, new, COLUMN_STATE))
 		row_check_forbid(COLUMN_STATE, "You may set it to PLAN or STOP.");
@@ -329,7 +335,7 @@ check_rights(const TriggerRow *old, const TriggerRow *new)
 			row_check_forbid(fixed[i], fixed[i] == COLUMN_ROLE
 										   ? "Stop this task, and insert another one."
 										   : "The server writes it.");
-	check_role(new);
+	check_role(new, GetUserId());
 }
 
 /* Check a row that is not written by pg_task itself.  "old" is NULL for an INSERT. */

@@ -313,6 +313,7 @@ table_access_open(AccessKind kind)
 						errmsg("the task table of this database cannot be used"),
 						errdetail_internal("%s", fault)));
 	access.owner = rel->rd_rel->relowner;
+	access.caller = GetUserId();
 	access.name = quote_qualified_identifier(get_namespace_name(get_rel_namespace(access.relid)),
 											 get_rel_name(access.relid));
 	access.table = psprintf(
@@ -324,25 +325,42 @@ table_access_open(AccessKind kind)
 	return access;
 }
 
+/* Raise an error: the caller has not this privilege. */
+static void
+forbid(Oid relid, const char *privilege, const char *purpose)
+{
+	ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					errmsg("you may not %s tasks in table %s", purpose, get_rel_name(relid)),
+					errhint("GRANT %s ON %s TO %s", privilege,
+							quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
+													   get_rel_name(relid)),
+							quote_identifier(GetUserNameFromId(GetUserId(), false)))));
+}
+
 /*
- * Raise an error unless the caller may UPDATE this column of the table, or INSERT it.  The server's
- * own would come with a statement of ours as its context, and without what helps.
+ * Raise an error unless the caller may UPDATE this column of the table.  The server's own would
+ * come with a statement of ours as its context, and without what helps.
  */
 void
-table_access_check(const TableAccess *access, AclMode mode, TaskColumn which, const char *purpose)
+table_access_check_update(const TableAccess *access, TaskColumn which, const char *purpose)
 {
 	Oid relid = access->relid;
 	AttrNumber column = get_attnum(relid, task_columns[which].name);
 
-	if (pg_class_aclcheck(relid, GetUserId(), mode) == ACLCHECK_OK ||
-		pg_attribute_aclcheck(relid, column, GetUserId(), mode) == ACLCHECK_OK)
-		return;
-	ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-					errmsg("you may not %s tasks in table %s", purpose, get_rel_name(relid)),
-					errhint("GRANT %s ON %s TO %s", mode == ACL_INSERT ? "INSERT" : "UPDATE",
-							quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
-													   get_rel_name(relid)),
-							quote_identifier(GetUserNameFromId(GetUserId(), false)))));
+	if (pg_class_aclcheck(relid, GetUserId(), ACL_UPDATE) != ACLCHECK_OK &&
+		pg_attribute_aclcheck(relid, column, GetUserId(), ACL_UPDATE) != ACLCHECK_OK)
+		forbid(relid, "UPDATE", purpose);
+}
+
+/* The same, unless he may INSERT all columns. */
+void
+table_access_check_insert(const TableAccess *access, const char *purpose)
+{
+	Oid relid = access->relid;
+
+	if (pg_class_aclcheck(relid, GetUserId(), ACL_INSERT) != ACLCHECK_OK &&
+		pg_attribute_aclcheck_all(relid, GetUserId(), ACL_INSERT, ACLMASK_ALL) != ACLCHECK_OK)
+		forbid(relid, "INSERT", purpose);
 }
 
 /* ---- statements ---- */

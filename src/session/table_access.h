@@ -15,7 +15,6 @@
 
 #include "executor/spi.h"
 #include "nodes/params.h"
-#include "utils/acl.h"
 
 #include "task/relation.h"
 
@@ -29,9 +28,11 @@ typedef enum AccessKind
 typedef struct TableAccess
 {
 	Oid relid;
-	Oid owner;			   /* of the table */
+	Oid owner; /* of the table */
+	Oid caller;
 	Oid user;			   /* whose rights statements have, restricted; InvalidOid: the caller's */
 	bool sees_all;		   /* no row is hidden from the caller */
+	bool inserts;		   /* the statement is an INSERT for the caller */
 	const char *rows;	   /* what the caller sees, for FROM */
 	const char *table;	   /* for UPDATE */
 	const char *name;	   /* for INSERT */
@@ -46,7 +47,8 @@ extern const char *table_access_service(void);
 extern bool table_access_bars_code(Oid owner);
 extern TableAccess table_access_open(AccessKind kind);
 extern void
-table_access_check(const TableAccess *access, AclMode mode, TaskColumn which, const char *purpose);
+table_access_check_update(const TableAccess *access, TaskColumn which, const char *purpose);
+extern void table_access_check_insert(const TableAccess *access, const char *purpose);
 extern const TableAccess *table_access_current(void);
 extern ParamListInfo table_access_param(Oid type, Datum value);
 extern uint64 table_access_execute(const TableAccess *access, const char *sql,

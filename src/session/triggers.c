@@ -286,14 +286,13 @@ waits_for_start(const TriggerRow *row)
 /*
  * Plan a row for the first moment later than "after" at which its cron expression runs it, if there
  * is one.  One that runs when the server is started is on hold until then, if it is not on hold for
- * another reason, and its anchor says that it is not this start.  Returns false if nothing is
- * written.
+ * another reason, and its anchor says that it is not this start; so does its dt, which stays the
+ * same when the schedule is set up again.  Returns false if nothing is written.
  */
 static bool
 set_first_time(const TriggerRow *row, Columns *columns, TimestampTz after)
 {
 	TimestampTz dt;
-	bool isnull;
 	Cron cron;
 
 	if (!read_cron(row, &cron))
@@ -305,9 +304,7 @@ set_first_time(const TriggerRow *row, Columns *columns, TimestampTz after)
 		set_column(columns, row, COLUMN_DT, TimestampTzGetDatum(dt), false);
 		return true;
 	}
-	dt = DatumGetTimestampTz(trigger_value(row, COLUMN_DT, &isnull));
-	if (TIMESTAMP_IS_NOEND(dt))
-		set_column(columns, row, COLUMN_DT, TimestampTzGetDatum(GetCurrentTimestamp()), false);
+	set_column(columns, row, COLUMN_DT, TimestampTzGetDatum(PgStartTime), false);
 	if (trigger_is_null(row, COLUMN_HOLD) || waits_for_start(row))
 		set_column(columns, row, COLUMN_HOLD, CStringGetTextDatum(REPEAT_AT_START), false);
 	set_column(columns, row, COLUMN_ANCHOR, TimestampTzGetDatum(PgStartTime), false);
@@ -350,15 +347,17 @@ set_spread(const TriggerRow *row, Columns *columns)
 /*
  * A new row with a cron expression is planned for the first match at or after "dt", or for the next
  * start of the server, whatever "dt" is.  A row that was retried keeps its time: it comes from a
- * dump.  So does a replicated row.
+ * dump.  So does a replicated row; and one for a start of the server that "was_bound", because it
+ * may come from another partition.
  */
 static void
-plan_new_row(const TriggerRow *row, Columns *columns)
+plan_new_row(const TriggerRow *row, Columns *columns, bool was_bound)
 {
 	bool isnull;
 	TimestampTz dt;
+	Cron cron;
 
-	if (trigger_is_null(row, COLUMN_CRON))
+	if (!read_cron(row, &cron) || (was_bound && cron.at_start))
 		return;
 	dt = DatumGetTimestampTz(trigger_value(row, COLUMN_DT, &isnull));
 	if (!isnull && SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
@@ -595,11 +594,14 @@ static void
 set_cron_time(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 {
 	bool waited = waits_for_start(new) && trigger_same_value(old, new, COLUMN_HOLD);
+	bool isnull;
+	TimestampTz dt = DatumGetTimestampTz(trigger_value(new, COLUMN_DT, &isnull));
+	Cron cron;
 
 	if (!trigger_has_state(new, "PLAN"))
 		return;
-	if (waited && (trigger_is_null(new, COLUMN_CRON) || !is_same_time(old, new, COLUMN_DT) ||
-				   !trigger_same_value(old, new, COLUMN_CRON)))
+	if (waited && (!read_cron(new, &cron) || !cron.at_start ||
+				   !(is_same_time(old, new, COLUMN_DT) || TIMESTAMP_IS_NOEND(dt))))
 		set_column(columns, new, COLUMN_HOLD, (Datum) 0, true);
 	if (trigger_is_null(new, COLUMN_CRON) || !trigger_same_value(old, new, COLUMN_DT))
 		return;
@@ -684,16 +686,17 @@ set_resumed(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 	set_column(columns, new, COLUMN_STREAK, (Datum) 0, true);
 	now = GetCurrentTimestamp();
 	repeat.dt = DatumGetTimestampTz(trigger_value(new, COLUMN_DT, &isnull));
-	if (isnull || repeat.dt > now || !is_same_time(old, new, COLUMN_DT) ||
-		!trigger_has_state(old, "PLAN") || !trigger_has_state(new, "PLAN") ||
-		!trigger_is_null(new, COLUMN_PLANNED) || !trigger_repeats(new) ||
-		DatumGetInt32(trigger_value(new, COLUMN_ATTEMPT, &isnull)) > 0)
+	if (isnull || !is_same_time(old, new, COLUMN_DT) || !trigger_has_state(old, "PLAN") ||
+		!trigger_has_state(new, "PLAN") || !trigger_is_null(new, COLUMN_PLANNED) ||
+		!trigger_repeats(new) || DatumGetInt32(trigger_value(new, COLUMN_ATTEMPT, &isnull)) > 0)
 		return;
 	if (read_cron(new, &cron) && cron.at_start)
 	{
 		set_resumed_at_start(old, new, columns);
 		return;
 	}
+	if (repeat.dt > now)
+		return;
 	value = trigger_value(new, COLUMN_ROLE, &isnull);
 	row.role = isnull ? "" : NameStr(*DatumGetName(value));
 	row.id = DatumGetInt64(trigger_value(new, COLUMN_ID, &isnull));
@@ -886,6 +889,7 @@ finish_new_row(const TriggerRow *row, bool was_bound)
 static void
 bind_new_row(TriggerRow *row, Columns *columns)
 {
+	bool was_bound = trigger_role_id(row) != 0;
 	bool isnull;
 	Datum role = trigger_value(row, COLUMN_ROLE, &isnull);
 
@@ -893,13 +897,13 @@ bind_new_row(TriggerRow *row, Columns *columns)
 	if (isnull || (owner_acts() && trigger_role_id(row) != 0))
 		return;
 	row->role_id = roles_bind(NameStr(*DatumGetName(role)));
-	if (trigger_is_null(row, COLUMN_ROLE_ID) || trigger_role_id(row) != row->role_id)
+	if (trigger_role_id(row) != row->role_id)
 	{
 		row->binds = true;
 		set_column(columns, row, COLUMN_ROLE_ID, Int64GetDatum(row->role_id), false);
 	}
 	if (!owner_acts())
-		plan_new_row(row, columns);
+		plan_new_row(row, columns, was_bound);
 }
 
 /*
@@ -932,7 +936,7 @@ set_labels(const TriggerRow *row, Columns *columns)
 static void
 set_counts(const TriggerRow *row, Columns *columns)
 {
-	static const TaskColumn counts[] = {COLUMN_FAILED, COLUMN_CRASHED, COLUMN_ATTEMPT};
+	static const TaskColumn counts[] = {COLUMN_FAILED, COLUMN_CRASHED};
 	int i;
 
 	for (i = 0; i < (int) lengthof(counts); i++)

@@ -287,8 +287,7 @@ keep_defaults(Relation rel)
 			return false;
 		if (value)
 			direct.defaults[i] = (NullableDatum){value->constvalue, value->constisnull};
-		else if (i == direct.numbers[COLUMN_FAILED] - 1 ||
-				 i == direct.numbers[COLUMN_CRASHED] - 1 || i == direct.numbers[COLUMN_ATTEMPT] - 1)
+		else if (i == direct.numbers[COLUMN_FAILED] - 1 || i == direct.numbers[COLUMN_CRASHED] - 1)
 			direct.defaults[i] = (NullableDatum){Int32GetDatum(0), false}; /* as the trigger does */
 		if (direct.defaults[i].isnull && TupleDescAttr(desc, i)->attnotnull)
 			return false;

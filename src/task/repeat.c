@@ -171,7 +171,7 @@ find_next(const RowRepeat *repeat, SettingsMissed missed, const TaskResult *run,
 		/* it waits for the next start of the server: see scheduler/unstarted.c */
 		next->has_anchor = true;
 		next->anchor = PgStartTime;
-		next->dt = end;
+		next->dt = PgStartTime;
 		next->hold = REPEAT_AT_START;
 		return true;
 	}
@@ -227,7 +227,7 @@ repeat_find_next(RowKey row, const RowRepeat *repeat, const TaskResult *run, Tim
 						  errmsg("task " INT64_FORMAT " does not repeat", row.id),
 						  errdetail("The time zone \"%s\" is not recognized.", repeat->timezone)));
 	else if (find_next(repeat, missed, run, end, zone, next))
-		return next->dt <= repeat->until;
+		return (next->hold ? end : next->dt) <= repeat->until;
 	else
 		ereport(WARNING, (errcode(ERRCODE_DATETIME_VALUE_OUT_OF_RANGE),
 						  errmsg("task " INT64_FORMAT " does not repeat", row.id),

@@ -14,10 +14,10 @@ INSERT INTO wanted (name, type, required, def) VALUES
     ('max', 'integer', false, NULL),
     ('priority', 'integer', true, '0'),
     ('role', 'name', true, 'CURRENT_USER'),
-    ('role_id', 'bigint', true, NULL),
+    ('role_id', 'bigint', true, '''0''::bigint'),
     ('request', 'text', true, NULL),
-    ('failed', 'integer', true, NULL),
-    ('crashed', 'integer', true, NULL),
+    ('failed', 'integer', false, NULL),
+    ('crashed', 'integer', false, NULL),
     ('retry', 'integer', false, NULL),
     ('delay', 'interval', false, NULL),
     ('backoff', 'real', false, NULL),
@@ -50,7 +50,7 @@ INSERT INTO wanted (name, type, required, def) VALUES
     ('start', 'timestamp with time zone', false, NULL),
     ('stop', 'timestamp with time zone', false, NULL),
     ('pid', 'integer', false, NULL),
-    ('attempt', 'integer', true, NULL),
+    ('attempt', 'integer', true, '0'),
     ('state', 'text', true, '''PLAN''::text'),
     ('response', 'text', false, NULL),
     ('error', 'text', false, NULL),
@@ -125,8 +125,6 @@ INSERT INTO other VALUES (1, 'PLAN');
 SELECT throws_like('UPDATE other SET state = ''STOP''',
     'the table of this trigger is not a task table');
 CREATE TABLE early (LIKE task INCLUDING ALL);
-ALTER TABLE early ALTER role_id SET DEFAULT 0, ALTER failed SET DEFAULT 0,
-    ALTER crashed SET DEFAULT 0, ALTER attempt SET DEFAULT 0;
 CREATE TRIGGER planned BEFORE INSERT ON early FOR EACH ROW EXECUTE FUNCTION pg_task_planned();
 SELECT throws_like('INSERT INTO early (request) VALUES (''SELECT 1'')',
     'pg_task_planned must be called AFTER%');

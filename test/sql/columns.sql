@@ -82,8 +82,7 @@ TRUNCATE task;
 
 -- A repeating task goes on after a failure; one with an unknown time zone does not, with a warning.
 ALTER TABLE task DISABLE TRIGGER zz_pg_task_bound;
-INSERT INTO task (request, repeat, timezone, role_id, failed, crashed, attempt)
-VALUES ('SELECT 1', '1 day', 'Nowhere/Land', 0, 0, 0, 0);
+INSERT INTO task (request, repeat, timezone) VALUES ('SELECT 1', '1 day', 'Nowhere/Land');
 ALTER TABLE task ENABLE ALWAYS TRIGGER zz_pg_task_bound;
 CALL wait_for_tasks();
 SELECT state, response FROM task;

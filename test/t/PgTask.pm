@@ -36,7 +36,7 @@ use Time::HiRes qw(usleep clock_gettime CLOCK_MONOTONIC);
 our @EXPORT = qw(
 	new_node set_conf apply_conf end_sessions build_module crash kill_server make_clock set_clock
 	run_psql sql sql_as sql_in error_of sqlstate_of notices_of literal open_session
-	insert_task insert_rule allow_unchecked_rows run_task start_crash task is_row count_of start_delay
+	insert_task insert_rule run_task start_crash task is_row count_of start_delay
 	make_gates open_gate
 	backends terminate running
 	log_position log_since
@@ -653,16 +653,6 @@ sub look_until
 	}, $opt{seconds});
 
 	return ($found, $result);
-}
-
-# Columns that the trigger writes get a default, for rows that are inserted past it.  Options as for
-# sql.
-sub allow_unchecked_rows
-{
-	my (%opt) = @_;
-
-	return sql('ALTER TABLE task ' . join(', ', map { "ALTER $_ SET DEFAULT 0" }
-			qw(role_id failed crashed attempt)), %opt);
 }
 
 # Waits until a query returns the expected text (default 't').  If it never does, the test is over,

@@ -312,7 +312,6 @@ subtest 'pg_task_top' => sub {
 
 # The rows that it reads are counted: a history of any length adds none.
 subtest 'pg_task_top beside a long history' => sub {
-	allow_unchecked_rows();
 	sql(q{
 		DELETE FROM task WHERE state = 'PLAN';
 		BEGIN;

@@ -252,7 +252,6 @@ subtest 'a replicated row' => sub {
 subtest 'rows that were not checked' => sub {
 	my $position = log_position($node);
 
-	allow_unchecked_rows();
 	sql(q{ALTER TABLE task DISABLE TRIGGER USER;
 		INSERT INTO task (request, cron, queue) VALUES
 			('SELECT 1', 'not an expression', 'unchecked'),

@@ -156,7 +156,6 @@ subtest 'triggers are disabled' => sub {
 	my ($run) = start_task(q{SELECT hold('%s')});
 	my ($dies, undef, $pid) = start_task(q{SELECT deaf('%s')});
 	my $waits = insert_task($node, dt => 'infinity', request => 'SELECT 1');
-	allow_unchecked_rows();
 	sql(qq{BEGIN; ALTER TABLE task DISABLE TRIGGER ALL; $stop$waits; $stop$run; $stop$dies;
 		INSERT INTO task (queue, state, request) VALUES ('inserted', 'STOP', 'SELECT 1');
 		ALTER TABLE task ENABLE TRIGGER ALL; COMMIT});

@@ -65,7 +65,6 @@ subtest 'columns that have lost NOT NULL' => sub {
 		AND attnotnull
 		AND attnum > 0 AND attname <> 'id' ORDER BY 1};
 
-	allow_unchecked_rows();
 	sql('CREATE DATABASE other');
 	wait_for_table($node, db => 'other');
 	for my $column (split /\n/, sql($columns))

@@ -18,7 +18,6 @@ sub restore
 {
 	my ($queue, $count) = @_;
 
-	allow_unchecked_rows();
 	sql(qq{BEGIN;
 		ALTER TABLE task DISABLE TRIGGER zz_pg_task_bound;
 		INSERT INTO task (queue, max, request, state, attempt, start, pid)

@@ -56,7 +56,6 @@ my $forged = q{INSERT INTO %s (id, priority, role, request)
 # An inheritance child: its rows do not belong to the task table, whoever owns it.
 subtest 'a child by INHERITS' => sub {
 	new_database('child', '');
-	allow_unchecked_rows(db => 'child');
 	sql_in('child', 'CREATE TABLE kin () INHERITS (task); ALTER TABLE kin OWNER TO eve');
 	sql_in('child', 'SET ROLE eve; ' . sprintf($forged, 'kin'));
 	sql_in('child',

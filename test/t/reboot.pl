@@ -58,8 +58,8 @@ sub new_scheduler
 }
 
 my $deleted;
-my $waits = { hold => 'until the server starts', 'isfinite(dt)' => 'true', state => 'PLAN',
-	'anchor = pg_postmaster_start_time()' => 'true' };
+my $waits = { hold => 'until the server starts', 'dt = pg_postmaster_start_time()' => 'true',
+	'anchor = pg_postmaster_start_time()' => 'true', state => 'PLAN' };
 
 subtest 'it waits for the next start' => sub {
 	is_row($node, plan_reboot('plain'), $waits, 'from an INSERT on');
@@ -88,6 +88,21 @@ subtest 'it waits for the next start' => sub {
 	is(task($node, $paused, 'hold'), 'until the audit', 'one is on hold for another reason');
 	sql("SELECT pg_task_resume($paused)");
 	is_row($node, $paused, $waits, 'and waits when it is resumed before the start');
+	my $upsert = q{INSERT INTO task (queue, key, cron, request) VALUES ('upsert', 'k', '@reboot',
+		'SELECT 1') ON CONFLICT (queue, key) WHERE key IS NOT NULL AND state IN ('PLAN', 'WORK')
+		DO UPDATE SET cron = excluded.cron, dt = excluded.dt RETURNING id};
+	my $again = sql($upsert);
+	is(sql($upsert), $again, 'it is set up again');
+	is_row($node, $again, $waits, 'and waits');
+	sql("UPDATE task SET dt = 'infinity' WHERE id = $again");
+	is(task($node, $again, 'hold'), 'until the server starts', 'also with infinity');
+	my $other = plan_reboot('other');
+	sql("UPDATE task SET $_ WHERE id = $other")
+	  for "state = 'STOP'", "cron = '0 0 1 1 *'", "state = 'PLAN'";
+	is(task($node, $other, 'hold'), '', 'one that got another cron while it was stopped does not');
+	sql("DELETE FROM task WHERE queue = 'other'");
+	insert_task($node, request => 'SELECT 1', cron => '@reboot', queue => 'over',
+		repeat_until => sql(q{SELECT now() + '10 ms'}));
 	sql("SELECT pg_task_hold($paused, 'until the audit')");
 	insert_task($node, request => 'SELECT 1', queue => 'parked', dt => 'infinity');
 	plan_reboot('stopped');
@@ -109,7 +124,8 @@ subtest 'the server is restarted' => sub {
 	is(sql(q{SELECT attempt FROM task WHERE queue = 'retried' AND state = 'FAIL'}), 2,
 		'after its retries');
 	is(runs('deleted'), 'PLAN', 'one that is removed, too');
-	is(runs($_), 'PLAN', "$_: others stay") for qw(back parked paused);
+	is(runs($_), 'PLAN', "$_: others stay") for qw(back parked paused over);
+	sql(q{UPDATE task SET state = 'STOP' WHERE queue = 'over'});
 	sql(q{UPDATE task SET hold = NULL WHERE queue = 'paused'});
 	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE queue = 'paused'});
 	is(runs('paused'), 'DONE PLAN', 'one that was on hold at the start runs when it is resumed');

@@ -84,9 +84,9 @@ subtest 'only PLAN starts' => sub {
 	for my $state (grep { !/PLAN|WORK/ } @states)
 	{
 		my ($id) = row_in($state, queue => "set $state");
-		sql("UPDATE task SET dt = '2019-07-01', priority = -1, max = 7 WHERE id = $id");
+		sql("UPDATE task SET dt = now() - interval '1 day', priority = -1, max = 7 WHERE id = $id");
 		sql("INSERT INTO task (queue, state, dt, request) "
-			. "VALUES ('set $state', '$state', '2019-07-01', 'INSERT INTO effect "
+			. "VALUES ('set $state', '$state', now() - interval '1 day', 'INSERT INTO effect "
 			. "VALUES (''no'')')");
 	}
 	sql('DELETE FROM effect');
