@@ -36,10 +36,11 @@ REGRESS := $(call tests,test/sql/*.sql)
 ISOLATION := $(call tests,test/specs/*.spec)
 PROVE_TESTS := $(sort $(wildcard test/t/*.pl))
 TAP_TESTS := $(if $(PROVE_TESTS),1)
-private_server = --inputdir=test --outputdir=. --temp-config=test/pg_task.conf \
-	--encoding=UTF8 --no-locale
-REGRESS_OPTS = $(private_server) --temp-instance=./tmp_check_regress
-ISOLATION_OPTS = $(private_server) --temp-instance=./tmp_check_isolation
+# make installcheck RUNNING_SERVER=yes: on the server that psql reaches, which preloads it.
+private_server = $(if $(RUNNING_SERVER),,--temp-instance=./tmp_check_$(1) \
+	--temp-config=test/pg_task.conf --encoding=UTF8 --no-locale)
+REGRESS_OPTS = --inputdir=test --outputdir=. $(call private_server,regress)
+ISOLATION_OPTS = --inputdir=test --outputdir=. $(call private_server,isolation)
 EXTRA_CLEAN = results output_iso log regression.diffs regression.out \
 	tmp_check tmp_check_regress tmp_check_isolation
 
