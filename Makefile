@@ -46,7 +46,7 @@ EXTRA_CLEAN = results output_iso log regression.diffs regression.out \
 
 # These targets do their own set-up, so they must not need pg_config to be there.
 frame = demo test test-all matrix chaos ha fuzz bench databases report report-check \
-	monitoring-check format format-check help
+	monitoring-check dist format format-check help
 ifneq ($(filter-out $(frame),$(or $(MAKECMDGOALS),all)),)
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -86,6 +86,8 @@ report-check:
 	@scripts/report-check '$(or $(TO),report.html)'
 monitoring-check:
 	@scripts/monitoring-check $(major)
+dist:
+	@scripts/dist
 format:
 	clang-format -i $(wildcard src/*.[ch] src/*/*.[ch])
 # Where it wraps a comment, clang-format leaves out a space.  Manuals have at most 100 columns, but
@@ -117,5 +119,6 @@ help:
 	@echo 'report    what pg_task does in a database, one page; REPORT="-h host -d app" TO=page.html'
 	@echo '          report-check shows that page in Chromium, and leaves pictures'
 	@echo 'monitoring-check  runs monitoring/ with the exporters and the Prometheus of Debian'
+	@echo 'dist      the archives of a release, from the last commit: dist/'
 	@echo 'format    format the C sources; format-check only looks'
 	@echo 'all, install, installcheck, clean: as any PGXS extension'

@@ -50,6 +50,9 @@ download() {
     apt-get -q "${own[@]}" update && apt-get -q "${own[@]}" download "$@"
 }
 
+# The version that META.json has, as the archives of a release.
+version() { sed -n '/"version"/{s/.*: *"\(.*\)".*/\1/p;q}' "$top/META.json"; }
+
 # Outside: the machine -----------------------------------------------------------------------------
 
 as_root() {
