@@ -99,6 +99,9 @@ packages_of() {
 
 server_packages_of() { echo "postgresql-$1 postgresql-server-dev-$1"; }
 
+# What must be installed to build and check Debian packages.
+deb_packages='build-essential debhelper postgresql-all postgresql-server-dev-all lintian'
+
 need_packages() {
     local package missing=()
     for package; do
