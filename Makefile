@@ -1,6 +1,6 @@
 # pg_task is built by PGXS: make, make install, make installcheck.
-# make demo, test, test-all, chaos, ha, fuzz, databases, bench and deb need nothing installed:
-# see scripts/.
+# make demo, test, test-all, chaos, ha, fuzz, databases, bench, deb and deb-check need nothing
+# installed: see scripts/.
 # make report needs psql and a server.
 
 MODULE_big = pg_task
@@ -46,7 +46,7 @@ EXTRA_CLEAN = results output_iso log regression.diffs regression.out \
 
 # These targets do their own set-up, so they must not need pg_config to be there.
 frame = demo test test-all matrix chaos ha fuzz bench databases report report-check \
-	monitoring-check dist deb format format-check help
+	monitoring-check dist deb deb-check format format-check help
 ifneq ($(filter-out $(frame),$(or $(MAKECMDGOALS),all)),)
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -91,6 +91,8 @@ dist:
 	@scripts/dist
 deb:
 	@scripts/deb $(SUITES)
+deb-check:
+	@scripts/deb-check $(SUITES)
 format:
 	clang-format -i $(wildcard src/*.[ch] src/*/*.[ch])
 # Where it wraps a comment, clang-format leaves out a space.  Manuals have at most 100 columns, but
@@ -124,5 +126,6 @@ help:
 	@echo 'monitoring-check  runs monitoring/ with the exporters and the Prometheus of Debian'
 	@echo 'dist      the archives of a release, from the last commit: dist/'
 	@echo 'deb       Debian packages, for the release that runs here; SUITES="trixie sid": in chroots'
+	@echo 'deb-check installs, upgrades, removes and purges them in chroots of bookworm, trixie and sid'
 	@echo 'format    format the C sources; format-check only looks'
 	@echo 'all, install, installcheck, clean: as any PGXS extension'

@@ -1,0 +1,57 @@
+# shellcheck shell=bash
+# A package is installed, used, upgraded, removed and purged.
+# shellcheck source=test/deb/lib.sh
+. /packages/lib.sh
+
+example=/usr/share/doc/$package/examples/pg_task.conf
+checksums() { find /etc/postgresql /etc/postgresql-common -type f -exec md5sum {} + | sort; }
+
+before=$(checksums)
+check 'apt installs it' install "$deb"
+check 'no file of a cluster has changed' [ "$before" = "$(checksums)" ]
+check 'dpkg finds all files whole' dpkg --verify "$package"
+check 'a server starts, and does not load it' cluster start
+check 'nothing of it runs' becomes_true \
+    "SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type LIKE 'pg_task%'"
+
+cp "$example" "$conf_d/"
+check 'a server with the example of a configuration starts' cluster restart
+check 'pg_task runs' becomes_true \
+    "SELECT count(*) > 0 FROM pg_stat_activity WHERE backend_type = 'pg_task supervisor'"
+check 'it says that it makes no table' log_says 'pg_task creates no task table'
+check 'no database has tables that nobody asked for' becomes_true \
+    "SELECT to_regclass('task') IS NULL"
+check 'CREATE EXTENSION' sql 'CREATE EXTENSION pg_task'
+check 'pg_task_create' sql 'SELECT pg_task_create()'
+check 'a task runs' task_runs
+
+later=$(sql "INSERT INTO task (dt, request) VALUES ('infinity', 'SELECT 2') RETURNING id")
+repack "$deb" /tmp/next.deb 's/^Version: .*/&+next1/'
+check 'apt upgrades it' install /tmp/next.deb
+check 'the new version is there' says '+next1' dpkg-query -W "$package"
+check 'a task runs before the server is restarted' task_runs
+check 'the server restarts' cluster restart
+check 'a task runs after the upgrade' task_runs
+sql "UPDATE task SET dt = now() WHERE id = $later"
+check 'so does one that was planned before' becomes_true \
+    "SELECT state = 'DONE' FROM task WHERE id = $later"
+
+check 'its removal says which file preloads it' says "$conf_d/pg_task.conf preloads pg_task" \
+    apt-get -qy remove "$package"
+check 'the server goes on until then' sql 'SELECT count(*) FROM task'
+cluster stop
+check 'it does not start with the line' fails_with 'could not access file "pg_task"' cluster start
+rm "$conf_d/pg_task.conf"
+check 'it starts without the line' cluster start
+check 'the tasks can be read' becomes_true "SELECT count(*) >= 4 FROM task"
+install "$deb" >/dev/null 2>&1
+cp "$example" "$conf_d/"
+check 'installed once more, a server starts' cluster restart
+check 'a task runs in the same table' task_runs
+check 'the tables and the extension can be dropped' sql \
+    'DROP TABLE task, task_queue; DROP TABLE IF EXISTS task_rate; DROP EXTENSION pg_task'
+rm "$conf_d/pg_task.conf"
+check 'purge, of the installed package' apt-get -qy purge "$package"
+check 'no file of it is left' [ -z "$(find /usr /etc /var/lib/dpkg -name '*pg_task*' -o \
+    -name '*pgtask*')" ]
+check 'the server restarts' cluster restart
