@@ -1343,7 +1343,7 @@ WITH wanted_table (what, storage, comment) AS (VALUES
     (2, 'task', 'parent', 'bigint',
      'The task that inserted this one; for a repeating task, the run before'),
     (3, 'task', 'next', 'bigint', 'The run after this one, of a repeating task'),
-    (4, 'task', 'dt', 'timestamptz DEFAULT now() NOT NULL',
+    (4, 'task', 'dt', 'timestamptz DEFAULT CURRENT_TIMESTAMP NOT NULL',
      'Planned time; infinity: not before it is planned anew'),
     (5, 'task', 'planned', 'timestamptz', 'The first planned time of a task that is retried'),
     (6, 'task', 'anchor', 'timestamptz',

@@ -7,7 +7,7 @@ INSERT INTO wanted (name, type, required, def) VALUES
     ('id', 'bigint', true, NULL),
     ('parent', 'bigint', false, NULL),
     ('next', 'bigint', false, NULL),
-    ('dt', 'timestamp with time zone', true, 'now()'),
+    ('dt', 'timestamp with time zone', true, 'CURRENT_TIMESTAMP'),
     ('planned', 'timestamp with time zone', false, NULL),
     ('anchor', 'timestamp with time zone', false, NULL),
     ('queue', 'text', true, '''default''::text'),
