@@ -10,6 +10,9 @@
 #include "nodes/pg_list.h"
 #include "pgtime.h"
 
+/* The version of the extension that has the functions of this library. */
+#define PG_TASK_VERSION "1.0"
+
 /* Value of pg_task.keep and pg_task.keep_failed. */
 #define SETTINGS_KEEP_FOR_EVER (-1)
 

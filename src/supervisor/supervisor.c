@@ -843,6 +843,7 @@ pg_task_supervisor_main(Datum arg pg_attribute_unused())
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	BackgroundWorkerUnblockSignals();
 	attach_supervisor();
+	ereport(LOG, (errmsg("pg_task %s has started", PG_TASK_VERSION)));
 	while (!ShutdownRequestPending)
 	{
 		CHECK_FOR_INTERRUPTS();

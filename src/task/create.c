@@ -24,14 +24,12 @@
 #include "utils/memutils.h"
 
 #include "compat.h"
+#include "settings.h"
 #include "task/create.h"
 #include "task/home.h"
 #include "task/owner.h"
 #include "task/relation.h"
 #include "task/subtransaction.h"
-
-/* The version of the extension that has the functions of this library. */
-#define EXTENSION_VERSION "1.0"
 
 /* If somebody else makes the same table, what is missing is looked up again, so many times. */
 #define ATTEMPTS 3
@@ -72,11 +70,11 @@ create_extension(void)
 {
 	Oid types[] = {OIDOID, TEXTOID};
 	Datum values[] = {ObjectIdGetDatum(get_extension_oid("pg_task", true)),
-					  CStringGetTextDatum(EXTENSION_VERSION)};
+					  CStringGetTextDatum(PG_TASK_VERSION)};
 
 	if (!OidIsValid(DatumGetObjectId(values[0])))
 	{
-		execute("CREATE EXTENSION pg_task VERSION '" EXTENSION_VERSION "'");
+		execute("CREATE EXTENSION pg_task VERSION '" PG_TASK_VERSION "'");
 		return;
 	}
 	if (SPI_execute_with_args("SELECT FROM pg_catalog.pg_extension AS e"
@@ -87,7 +85,7 @@ create_extension(void)
 							  2, types, values, NULL, true, 1) != SPI_OK_SELECT)
 		elog(ERROR, "could not read the version of the extension");
 	if (SPI_processed > 0)
-		execute("ALTER EXTENSION pg_task UPDATE TO '" EXTENSION_VERSION "'");
+		execute("ALTER EXTENSION pg_task UPDATE TO '" PG_TASK_VERSION "'");
 }
 
 /* ---- where ---- */
