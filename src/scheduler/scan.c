@@ -54,9 +54,13 @@
 
 /*
  * The next scan waits for this many times the duration of the last one: scans take at most 1/100
- * of the time; at most 1/5 if they are requested, or if there are too many groups.
+ * of the time; at most 1/5 if they are requested, or if there are too many groups.  But what held
+ * up one scan must not put off the next for minutes: if that is more than SCAN_PAUSE_US, they take
+ * at most 1/20.
  */
 #define SCAN_SHARE 100
+#define SLOW_SCAN_SHARE 20
+#define SCAN_PAUSE_US (30 * USECS_PER_SEC)
 #define WANTED_SHARE 4
 
 /*
@@ -375,6 +379,7 @@ read_slice(void)
 	MonoTime begun = clock_mono();
 	MonoTime now;
 	bool complete;
+	int64 pause;
 
 	if (!scan.going)
 		begin_scan();
@@ -388,7 +393,8 @@ read_slice(void)
 	scan.going = scan.tidying = false;
 	scan.not_before.us = now.us + scan.cost * WANTED_SHARE;
 	scan.next_look = clock_plus_ms(now, MyScheduler->settings.period);
-	scan.next.us = Max(now.us + scan.cost * SCAN_SHARE, scan.next_look.us);
+	pause = Min(scan.cost * SCAN_SHARE, Max(SCAN_PAUSE_US, scan.cost * SLOW_SCAN_SHARE));
+	scan.next.us = Max(now.us + pause, scan.next_look.us);
 }
 
 /* clang-format off */
