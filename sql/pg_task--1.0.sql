@@ -1325,8 +1325,8 @@ GRANT EXECUTE ON FUNCTION pg_catalog.pg_task_own(name, bigint, oid) TO PUBLIC;
 -- What the tables of pg_task are, and what makes one of them so: the statements that are missing,
 -- in their order; no row if the table is whole.  They are executed as the owner.  Columns of a new
 -- table come in this order: what each run writes is at the end, so that the WAL of a new version on
--- the same page has that end of the row alone.  A default is short, and a constant of its own type: the
--- server reads the text of each that an INSERT leaves out, and computes what it says.
+-- the same page has that end of the row alone.  A default is short, and a constant of its own type:
+-- the server reads the text of each that an INSERT leaves out, and computes what it says.
 CREATE FUNCTION pg_catalog.pg_task_missing(what text, schema oid, relation name) RETURNS SETOF text
     LANGUAGE sql
 BEGIN ATOMIC

@@ -120,7 +120,7 @@ fill_names(const TableAccess *access, const char *sql)
 							access->table,
 							access->condition,
 							access->name,
-							access->own,
+							NULL,
 							GROUP_MAX("t"),
 							GROUP_MAX("r"),
 							NULL};
@@ -145,6 +145,8 @@ fill_names(const TableAccess *access, const char *sql)
 
 		values[8] = service ? quote_literal_cstr(service) : "NULL::text";
 	}
+	if (strstr(sql, names[12]))
+		values[12] = table_access_own(access);
 	if (strstr(sql, names[15]))
 		values[15] = table_columns_of_run(access->relid);
 	initStringInfo(&result);

@@ -284,8 +284,8 @@ row_check_forbid(TaskColumn which, const char *hint)
 
 /*
  * Raise an error unless this user, who has not the rights of the owner, may plan tasks for the role
- * of a row.  The policy of the table is checked as well, later: its error would not say
- * what is wrong.
+ * of a row.  The policy of the table is checked as well, later: its error would not say what is
+ * wrong.
  */
 static void
 check_role(const TriggerRow *row, Oid user)

@@ -319,22 +319,27 @@ table_access_open(AccessKind kind)
 	access.table = psprintf(
 		"%s%s", rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE ? "" : "ONLY ", access.name);
 	access.rows = access.table;
-	access.own = has_privs_of_role(GetUserId(), access.owner) ? "true" : own_rows(GetUserId());
 	decide_rights(&access, rel, kind);
 	relation_close(rel, NoLock);
 	return access;
 }
 
+/* As a condition on a row t: may the caller plan tasks for its role? */
+const char *
+table_access_own(const TableAccess *access)
+{
+	return has_privs_of_role(access->caller, access->owner) ? "true" : own_rows(access->caller);
+}
+
 /* Raise an error: the caller has not this privilege. */
 static void
-forbid(Oid relid, const char *privilege, const char *purpose)
+forbid(const TableAccess *access, const char *privilege, const char *purpose)
 {
-	ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-					errmsg("you may not %s tasks in table %s", purpose, get_rel_name(relid)),
-					errhint("GRANT %s ON %s TO %s", privilege,
-							quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
-													   get_rel_name(relid)),
-							quote_identifier(GetUserNameFromId(GetUserId(), false)))));
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("you may not %s tasks in table %s", purpose, get_rel_name(access->relid)),
+			 errhint("GRANT %s ON %s TO %s", privilege, access->name,
+					 quote_identifier(GetUserNameFromId(access->caller, false)))));
 }
 
 /*
@@ -349,7 +354,7 @@ table_access_check_update(const TableAccess *access, TaskColumn which, const cha
 
 	if (pg_class_aclcheck(relid, GetUserId(), ACL_UPDATE) != ACLCHECK_OK &&
 		pg_attribute_aclcheck(relid, column, GetUserId(), ACL_UPDATE) != ACLCHECK_OK)
-		forbid(relid, "UPDATE", purpose);
+		forbid(access, "UPDATE", purpose);
 }
 
 /* The same, unless he may INSERT all columns. */
@@ -360,7 +365,7 @@ table_access_check_insert(const TableAccess *access, const char *purpose)
 
 	if (pg_class_aclcheck(relid, GetUserId(), ACL_INSERT) != ACLCHECK_OK &&
 		pg_attribute_aclcheck_all(relid, GetUserId(), ACL_INSERT, ACLMASK_ALL) != ACLCHECK_OK)
-		forbid(relid, "INSERT", purpose);
+		forbid(access, "INSERT", purpose);
 }
 
 /* ---- statements ---- */

@@ -37,7 +37,6 @@ typedef struct TableAccess
 	const char *table;	   /* for UPDATE */
 	const char *name;	   /* for INSERT */
 	const char *condition; /* ends the WHERE of that, in which the table is t; may be "" */
-	const char *own;	   /* may the caller plan tasks for the role of a row t? */
 	const char *readable;  /* condition on a row t of "rows": its texts are for the caller, too */
 } TableAccess;
 
@@ -46,6 +45,7 @@ extern Oid table_access_find(void);
 extern const char *table_access_service(void);
 extern bool table_access_bars_code(Oid owner);
 extern TableAccess table_access_open(AccessKind kind);
+extern const char *table_access_own(const TableAccess *access);
 extern void
 table_access_check_update(const TableAccess *access, TaskColumn which, const char *purpose);
 extern void table_access_check_insert(const TableAccess *access, const char *purpose);

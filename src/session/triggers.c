@@ -258,19 +258,27 @@ find_zone(const TriggerRow *row)
 	return repeat_zone(&settings, NULL);
 }
 
-/*
- * Read the cron expression of a row.  Returns false if it has none, or one that is too long.
- */
-static bool
-read_cron(const TriggerRow *row, Cron *cron)
+/* The cron expression of a row; NULL if it has none, or one that is too long. */
+static char *
+cron_or_null(const TriggerRow *row)
 {
 	bool isnull;
 	Datum value = trigger_value(row, COLUMN_CRON, &isnull);
 
 	if (isnull || toast_raw_datum_size(value) - VARHDRSZ > TASK_KEY_MAX)
-		return false;
-	*cron = times_parse(TextDatumGetCString(value), NULL);
-	return true;
+		return NULL;
+	return TextDatumGetCString(value);
+}
+
+/* Is this a schedule that runs when the server starts?  An invalid expression is no error here. */
+static bool
+runs_at_start(const TriggerRow *row)
+{
+	const char *expression = cron_or_null(row);
+	CronError error;
+	Cron cron;
+
+	return expression && cron_parse(expression, &cron, &error) && cron.at_start;
 }
 
 /* Is a row on hold until the server starts? */
@@ -292,11 +300,13 @@ waits_for_start(const TriggerRow *row)
 static bool
 set_first_time(const TriggerRow *row, Columns *columns, TimestampTz after)
 {
+	const char *expression = cron_or_null(row);
 	TimestampTz dt;
 	Cron cron;
 
-	if (!read_cron(row, &cron))
+	if (expression == NULL)
 		return false;
+	cron = times_parse(expression, NULL);
 	if (!cron.at_start)
 	{
 		if (!schedule_next_cron(&cron, after, find_zone(row), &dt))
@@ -355,13 +365,13 @@ plan_new_row(const TriggerRow *row, Columns *columns, bool was_bound)
 {
 	bool isnull;
 	TimestampTz dt;
-	Cron cron;
 
-	if (!read_cron(row, &cron) || (was_bound && cron.at_start))
+	if (trigger_is_null(row, COLUMN_CRON))
 		return;
 	dt = DatumGetTimestampTz(trigger_value(row, COLUMN_DT, &isnull));
 	if (!isnull && SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
-		trigger_has_state(row, "PLAN") && trigger_is_null(row, COLUMN_PLANNED))
+		trigger_has_state(row, "PLAN") && trigger_is_null(row, COLUMN_PLANNED) &&
+		!(was_bound && runs_at_start(row)))
 		(void) set_first_time(row, columns, TIMESTAMP_NOT_FINITE(dt) ? dt : dt - 1);
 }
 
@@ -596,12 +606,11 @@ set_cron_time(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 	bool waited = waits_for_start(new) && trigger_same_value(old, new, COLUMN_HOLD);
 	bool isnull;
 	TimestampTz dt = DatumGetTimestampTz(trigger_value(new, COLUMN_DT, &isnull));
-	Cron cron;
 
 	if (!trigger_has_state(new, "PLAN"))
 		return;
-	if (waited && (!read_cron(new, &cron) || !cron.at_start ||
-				   !(is_same_time(old, new, COLUMN_DT) || TIMESTAMP_IS_NOEND(dt))))
+	if (waited &&
+		!(runs_at_start(new) && (is_same_time(old, new, COLUMN_DT) || TIMESTAMP_IS_NOEND(dt))))
 		set_column(columns, new, COLUMN_HOLD, (Datum) 0, true);
 	if (trigger_is_null(new, COLUMN_CRON) || !trigger_same_value(old, new, COLUMN_DT))
 		return;
@@ -679,7 +688,6 @@ set_resumed(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 	RowKey row;
 	bool isnull;
 	Datum value;
-	Cron cron;
 
 	if (trigger_is_null(old, COLUMN_HOLD) || !trigger_is_null(new, COLUMN_HOLD))
 		return;
@@ -690,7 +698,7 @@ set_resumed(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 		!trigger_has_state(new, "PLAN") || !trigger_is_null(new, COLUMN_PLANNED) ||
 		!trigger_repeats(new) || DatumGetInt32(trigger_value(new, COLUMN_ATTEMPT, &isnull)) > 0)
 		return;
-	if (read_cron(new, &cron) && cron.at_start)
+	if (runs_at_start(new))
 	{
 		set_resumed_at_start(old, new, columns);
 		return;
@@ -887,14 +895,13 @@ finish_new_row(const TriggerRow *row, bool was_bound)
  * first match of its cron expression.
  */
 static void
-bind_new_row(TriggerRow *row, Columns *columns)
+bind_new_row(TriggerRow *row, Columns *columns, bool was_bound)
 {
-	bool was_bound = trigger_role_id(row) != 0;
 	bool isnull;
 	Datum role = trigger_value(row, COLUMN_ROLE, &isnull);
 
 	/* the next row of a repeating task has both from pg_task, and keeps them */
-	if (isnull || (owner_acts() && trigger_role_id(row) != 0))
+	if (isnull || (owner_acts() && was_bound))
 		return;
 	row->role_id = roles_bind(NameStr(*DatumGetName(role)));
 	if (trigger_role_id(row) != row->role_id)
@@ -972,7 +979,7 @@ pg_task_bound(PG_FUNCTION_ARGS)
 	set_spread(&row, &columns);
 	if (columns.count > 0)
 		write_row(&row, &columns, data->tg_trigslot);
-	bind_new_row(&row, &columns);
+	bind_new_row(&row, &columns, was_bound);
 	if (!owner_acts())
 		watch_new_row(&row, &columns, !known);
 	/* of what is written, "row" knows role_id */

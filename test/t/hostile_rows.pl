@@ -168,6 +168,8 @@ subtest 'an UPDATE of a row with values that the triggers refuse' => sub {
 			COMMIT});
 		sql('ALTER TABLE task ENABLE TRIGGER USER');
 		is(mallory('UPDATE task SET priority = 1'), '', "$column: another column");
+		is(mallory("UPDATE task SET hold = ''; UPDATE task SET hold = NULL"), '',
+			"$column: it is put on hold, and resumed");
 		isnt(mallory("UPDATE task SET $column = $other"), '', "$column: no other such value");
 		is(mallory('SELECT pg_task_cancel(7)'), '', "$column: pg_task_cancel");
 		is(task($node, 7, 'state'), 'STOP', "$column: it is stopped");
