@@ -32,10 +32,13 @@
 /* ... or for this time, if a trigger of the owner's took too long (see work.c). */
 #define REFUSED_SLOW_RETRY_MS 600000
 
-/* Maximum number of different messages that are logged. */
+/* An error's message and detail are compared and published up to this length (bytes). */
+#define CAUSE_LENGTH 512
+
+/* Maximum number of different errors that are logged. */
 #define REPORTED_MAX 16
 
-/* Interval after which the same message is logged again (ms). */
+/* Interval after which the same error is logged again (ms). */
 #define REPORT_AGAIN_MS (10 * 60 * 1000)
 
 typedef struct RefusedRow
@@ -60,7 +63,7 @@ static struct
 {
 	HTAB *rows; /* of RefusedRow; NULL: none */
 	Batch batches[REFUSED_BATCHES];
-	Reports reported;	   /* messages that were logged */
+	Reports reported;	   /* errors that were logged */
 	MonoTime report_again; /* all are logged again after this */
 } refused;
 
@@ -209,7 +212,7 @@ end_batches(const BatchFailure *failure)
 	}
 }
 
-/* The causes are gone: the next error is logged, even if its message was logged before. */
+/* The causes are gone: the next error is logged, even if it was logged before. */
 void
 refused_end_reports(void)
 {
@@ -232,19 +235,19 @@ may_be_of_row(int sqlstate)
 }
 
 /*
- * Has this message been logged already?  If not, the caller logs it now, and it counts as logged
- * until the causes are gone.  After too many different messages this function logs that there are
- * more, and the caller logs none of them.
+ * Has this cause been logged already?  If not, the caller logs it now, and it counts as logged
+ * until the causes are gone.  After too many different ones this function logs that there are more,
+ * and the caller logs none of them.
  */
 static bool
-was_reported(const char *message, MonoTime now)
+was_reported(const char *cause, MonoTime now)
 {
 	if (!clock_is_before(now, refused.report_again))
 	{
 		refused_end_reports();
 		refused.report_again = clock_plus_ms(now, REPORT_AGAIN_MS);
 	}
-	if (refused.reported.count > REPORTED_MAX || !report_due(&refused.reported, message, 0))
+	if (refused.reported.count > REPORTED_MAX || !report_due(&refused.reported, cause, 0))
 		return true;
 	if (refused.reported.count <= REPORTED_MAX)
 		return false;
@@ -255,11 +258,11 @@ was_reported(const char *message, MonoTime now)
 }
 
 /*
- * Log an error, unless its message was logged before while the cause lasts.  If one of several rows
- * is at fault, it is logged once that row is known; the next tries tell.
+ * Log an error, unless its cause was logged before and lasts.  If one of several rows is at fault,
+ * it is logged once that row is known; the next tries tell.
  */
 static void
-report_error(const ErrorData *error, const BatchFailure *failure, MonoTime now)
+report_error(const ErrorData *error, const BatchFailure *failure, const char *cause, MonoTime now)
 {
 	bool unknown = failure->rows > 1 && may_be_of_row(error->sqlerrcode) &&
 				   error->sqlerrcode != ERRCODE_QUERY_CANCELED;
@@ -271,7 +274,7 @@ report_error(const ErrorData *error, const BatchFailure *failure, MonoTime now)
 					   MyScheduler->database);
 	if (error->sqlerrcode == ERRCODE_TABLE_CHANGED)
 		SetLatch(MyLatch);
-	else if (!unknown && !was_reported(error->message ? error->message : "", now))
+	else if (!unknown && !was_reported(cause, now))
 		EmitErrorReport();
 	FlushErrorState();
 }
@@ -295,37 +298,33 @@ judge_error(int sqlstate, MonoTime now)
 }
 
 /*
- * Publish the error for pg_stat_task_scheduler and pg_task_why, with its detail, which alone says
- * why a publication refuses a write; but not that of a constraint, which quotes the row.
+ * An error has ended the iteration: abort the transaction, log the error, and publish it for
+ * pg_stat_task_scheduler and pg_task_why.  Interrupts are held.
  */
-static void
-publish_error(const ErrorData *error)
-{
-	bool detailed = error->detail && error->table_name == NULL;
-	char text[2 * SHARED_ERROR];
-
-	snprintf(text, sizeof(text), "%s%s%s", error->message ? error->message : "",
-			 detailed ? ": " : "", detailed ? error->detail : "");
-	shared_database_report(MyDatabaseId, text);
-	figure_add(FIGURE_ERRORS, 1);
-	figure_set(FIGURE_FAILING, 1);
-}
-
-/* An error has ended the iteration: abort the transaction and report it.  Interrupts are held. */
 BatchFailure
 refused_end_iteration(MonoTime now)
 {
 	ErrorData *error;
 	BatchFailure failure;
+	char cause[CAUSE_LENGTH];
+	bool detailed;
 
 	MemoryContextSwitchTo(MyScheduler->context);
 	error = CopyErrorData();
 	failure = judge_error(error->sqlerrcode, now);
 	work_end_limit();
-	report_error(error, &failure, now);
+	/* the detail alone says why a table is unusable; that of a constraint quotes the row */
+	detailed = error->detail && error->table_name == NULL;
+	snprintf(cause, sizeof(cause), "%s%s%s", error->message ? error->message : "",
+			 detailed ? ": " : "", detailed ? error->detail : "");
+	report_error(error, &failure, cause, now);
 	AbortCurrentTransaction();
 	if (error->sqlerrcode != ERRCODE_TABLE_CHANGED)
-		publish_error(error);
+	{
+		shared_database_report(MyDatabaseId, cause);
+		figure_add(FIGURE_ERRORS, 1);
+		figure_set(FIGURE_FAILING, 1);
+	}
 	work_abandon();
 	MemoryContextSwitchTo(MyScheduler->context);
 	end_batches(&failure);

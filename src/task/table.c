@@ -394,9 +394,13 @@ table_prepare(const Location *where, Oid user, MemoryContext context)
 	PopActiveSnapshot();
 	if (OidIsValid(created.relid))
 	{
-		/* it may have been renamed or moved before it was locked; from here on it cannot be */
+		/*
+		 * It may have been renamed or moved before it was locked; from here on it cannot be.  One
+		 * that belongs to it may have changed before the watch began.
+		 */
 		table = table_find(created.relid, context);
-		if (table == NULL || strcmp(get_rel_name(created.relid), where->table) != 0)
+		if (table == NULL || strcmp(get_rel_name(created.relid), where->table) != 0 ||
+			(!table->whole && !created.away))
 			ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
 		table->created = created.made;
 		/* again: of a mark that was set before the watch began, watch_changed does not tell */
