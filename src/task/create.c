@@ -63,7 +63,8 @@ execute(const char *sql)
 
 /*
  * Create the extension, or update it to the version of this library.  One that is newer is left as
- * it is: it was updated before the server has restarted with the new library.
+ * it is, if its files are here: it was updated before the server has restarted with the new
+ * library.  If they are not, the library is too old for what is in the database.
  */
 static void
 create_extension(void)
@@ -71,20 +72,35 @@ create_extension(void)
 	Oid types[] = {OIDOID, TEXTOID};
 	Datum values[] = {ObjectIdGetDatum(get_extension_oid("pg_task", true)),
 					  CStringGetTextDatum(PG_TASK_VERSION)};
+	char *version;
+	char *way;
 
 	if (!OidIsValid(DatumGetObjectId(values[0])))
 	{
 		execute("CREATE EXTENSION pg_task VERSION '" PG_TASK_VERSION "'");
 		return;
 	}
-	if (SPI_execute_with_args("SELECT FROM pg_catalog.pg_extension AS e"
-							  " WHERE e.oid = $1 AND e.extversion <> $2 AND NOT EXISTS (SELECT"
-							  "   FROM pg_catalog.pg_extension_update_paths('pg_task') AS p"
-							  "  WHERE p.source = $2 AND p.target = e.extversion"
-							  "    AND p.path IS NOT NULL)",
-							  2, types, values, NULL, true, 1) != SPI_OK_SELECT)
+	if (SPI_execute_with_args(
+			"SELECT e.extversion, CASE WHEN e.extversion = $2 THEN 'same' ELSE"
+			"       (SELECT CASE WHEN p.source = $2 THEN 'newer' ELSE 'older' END"
+			"          FROM pg_catalog.pg_extension_update_paths('pg_task') AS p"
+			"         WHERE p.path IS NOT NULL"
+			"           AND (p.source, p.target) IN ((e.extversion, $2), ($2, e.extversion))"
+			"         ORDER BY p.source = $2 DESC LIMIT 1) END"
+			"  FROM pg_catalog.pg_extension AS e WHERE e.oid = $1",
+			2, types, values, NULL, true, 1) != SPI_OK_SELECT ||
+		SPI_processed != 1)
 		elog(ERROR, "could not read the version of the extension");
-	if (SPI_processed > 0)
+	version = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
+	way = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2);
+	if (way == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the library of pg_task is of version %s, the extension of version %s",
+						PG_TASK_VERSION, version),
+				 errdetail("No script here leads from the one to the other: tasks wait."),
+				 errhint("Install the files of pg_task %s, and restart the server.", version)));
+	if (strcmp(way, "older") == 0)
 		execute("ALTER EXTENSION pg_task UPDATE TO '" PG_TASK_VERSION "'");
 }
 

@@ -34,7 +34,7 @@ use Test::More;
 use Time::HiRes qw(usleep clock_gettime CLOCK_MONOTONIC);
 
 our @EXPORT = qw(
-	new_node set_conf apply_conf end_sessions build_module crash kill_server make_clock set_clock
+	new_node copy_server set_conf apply_conf end_sessions build_module crash kill_server make_clock set_clock
 	run_psql sql sql_as sql_in error_of sqlstate_of notices_of literal open_session
 	insert_task insert_rule run_task start_crash task is_row count_of start_delay
 	make_gates open_gate
@@ -64,13 +64,15 @@ my $main_node;
 #   conf   lines for postgresql.conf
 #   init   a hash for PostgreSQL::Test::Cluster's init, such as { allows_streaming => 1 }
 #   start  0: do not start it
+#   install_path  the folder above the programs of the server, if it is a copy
 # PostgreSQL::Test sets restart_after_crash to off; here it is on, which is the default.  It allows
 # ten connections, but the process of a session that has ended may count for a while.  JIT is off:
 # to compile what runs once takes longer than to run it.
 sub new_node
 {
 	my ($name, %opt) = @_;
-	my $node = PostgreSQL::Test::Cluster->new($name);
+	my $node = PostgreSQL::Test::Cluster->new($name,
+		map { ($_ => $opt{$_}) } grep { $opt{$_} } 'install_path');
 
 	$main_node //= $node;
 	my %init = %{ $opt{init} || {} };
@@ -94,6 +96,27 @@ sub new_node
 			AND to_regclass('task_queue') IS NOT NULL});
 	}
 	return $node;
+}
+
+# Copies the programs and files of the server under test into a folder: a server finds its files
+# from where it lies itself.  Returns the folders of the copy: bin, lib, share, include.
+sub copy_server
+{
+	my ($folder) = @_;
+	my @dirs = map { my $dir = qx(pg_config --$_); chomp $dir; $dir }
+	  qw(bindir pkglibdir sharedir includedir-server);
+	my $root = $dirs[0];
+
+	$root =~ s{/[^/]*$}{} until !grep { index("$_/", "$root/") != 0 } @dirs;
+	for my $dir (@dirs)
+	{
+		my $copy = $folder . substr($dir, length $root);
+
+		next if -e $copy;
+		system_or_bail('mkdir', '-p', $copy);
+		system_or_bail('cp', '-a', "$dir/.", $copy);
+	}
+	return map { $folder . substr($_, length $root) } @dirs;
 }
 
 # Adds lines to postgresql.conf and reloads it.  The caller must wait until they are in force.

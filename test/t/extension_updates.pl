@@ -101,7 +101,12 @@ subtest 'a version that no script knows' => sub {
 
 	unlink @scripts;
 	$node->restart;
-	wait_for_log_line($node, qr/ERROR:  extension "pg_task" has no update path/, $position);
+	wait_for_log_line($node, qr/ERROR:  the library of pg_task is of version $version, the extension/,
+		$position);
+	sql(q{INSERT INTO task (request) VALUES ('SELECT 9')});
+	is(sql(q{SELECT error LIKE '%the extension of version 9.9: No script%' FROM pg_stat_task_scheduler()
+		WHERE datname = 'postgres'}), 't', 'the database says so');
+	is(sql(q{SELECT max(attempt) FROM task WHERE state = 'PLAN'}), 0, 'tasks wait');
 	write_script("$version--9.9", '');
 	run_task($node, request => 'SELECT 9');
 	pass('the scheduler goes on when there is one');

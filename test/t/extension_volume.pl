@@ -13,37 +13,15 @@ use Test::More;
 my $folder = PostgreSQL::Test::Utils::tempdir();
 my $volume = "$folder/volume";
 
-sub pg_config
-{
-	my ($name) = @_;
-	my $value = qx(pg_config --$name);
-
-	chomp $value;
-	return $value;
-}
-
-if (pg_config('version') =~ /^PostgreSQL (\d+)/ && $1 < 18)
+if (qx(pg_config --version) =~ /^PostgreSQL (\d+)/ && $1 < 18)
 {
 	plan skip_all => 'before 18, extensions are found in the folder of the server alone';
 }
 
-# A copy of the server finds its files from where it lies itself.  The extension moves from there to
-# the layout of the image.
-my ($bin, $lib, $share) = map { pg_config($_) } qw(bindir pkglibdir sharedir);
-my $root = $bin;
+# The extension moves from the server's folders to the layout of the image.
+my ($own_bin, $own_lib, $own_share) = copy_server("$folder/server");
 
-$root =~ s{/[^/]*$}{} until index("$share/", "$root/") == 0 && index("$lib/", "$root/") == 0;
 system_or_bail('mkdir', '-p', "$volume/lib", "$volume/share/extension");
-for my $dir ($bin, $lib, $share)
-{
-	my $copy = $folder . substr($dir, length $root);
-
-	next if -e $copy;
-	system_or_bail('mkdir', '-p', $copy);
-	system_or_bail('cp', '-a', "$dir/.", $copy);
-}
-my ($own_bin, $own_lib, $own_share) = map { $folder . substr($_, length $root) } $bin, $lib, $share;
-
 system_or_bail('sh', '-c', "mv '$own_lib'/pg_task.so '$volume/lib/'");
 system_or_bail('sh', '-c', "mv '$own_share'/extension/pg_task* '$volume/share/extension/'");
 $ENV{PATH} = "$own_bin:$ENV{PATH}";

@@ -259,6 +259,7 @@ sub psql
 subtest 'one task after another' => sub {
 	my @ran = outcomes(map { my ($soil, $look, %known) = @$_; ({ request => $look },
 		{ request => $soil, %{ $known{columns} || {} } }, { request => $look }) } @pairs);
+	my %unsoiled;
 	for (@pairs)
 	{
 		my ($soil, $look, %known) = @$_;
@@ -275,8 +276,9 @@ subtest 'one task after another' => sub {
 			is($after->{pid}, $soiled->{pid}, "$name: the same process");
 		}
 		is("$soiled->{attempt} $after->{attempt}", '1 1', "$name: each has run once");
-		isnt(psql($soil, $look), psql($look), "$name: psql sees the difference")
-			unless $known{unseen};
+		next if $known{unseen};
+		$unsoiled{$look} //= psql($look);
+		isnt(psql($soil, $look), $unsoiled{$look}, "$name: psql sees the difference");
 	}
 };
 
