@@ -1,8 +1,9 @@
 -- Converts the table of the other extension that is called pg_task, by RekGRpth, into tasks of this
--- one; its versions 1.0.46 to 2.1.29.  For psql, as a superuser, in the database of the table, when
--- the server has been restarted with this pg_task:
+-- one; its versions 1.0.46 to 2.1.29.  For psql, in the database of the table, as a role with the
+-- rights of its owner and of the owner of the task table, when the server has been restarted with
+-- this pg_task:
 --
---   psql -X -d app -f "$(pg_config --sharedir)/extension/pg_task_convert_rekgrpth.sql"
+--   psql -X -d app -U owner -f "$(pg_config --sharedir)/extension/pg_task_convert_rekgrpth.sql"
 --
 -- With -v name=value before -f:
 --   table    the table of the other one; default: task
@@ -13,6 +14,9 @@
 -- All is one transaction.  A table that has the name of the task table is renamed, by _rekgrpth; its
 -- rows are left as they are.  What TAKE and WORK rows have done is unknown, so they are put on hold.
 -- The last result says what has become of which rows; docs/comparison.md says more.
+--
+-- To read or write a table may run code of its owner: casts, defaults, triggers.  So a superuser may
+-- run this for tables and types of superusers only.
 
 \set ON_ERROR_STOP on
 \if :{?table}
@@ -32,17 +36,33 @@
 \set commit on
 \endif
 
-BEGIN;
+-- A row that is committed while this waits for the lock is seen.
+BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
 
+SELECT coalesce(pg_catalog.to_regclass(:'table')::pg_catalog.oid::pg_catalog.text, '') AS old \gset
+SET LOCAL search_path = pg_catalog, pg_temp;
+SET LOCAL standard_conforming_strings = on;
 SET LOCAL client_min_messages = warning;
 SET LOCAL intervalstyle = postgres;
 CREATE EXTENSION IF NOT EXISTS pg_task;
 SELECT set_config('rekgrpth.table', :'table', true) AS ignored,
+       set_config('rekgrpth.old', :'old', true) AS ignored,
        set_config('rekgrpth.role', :'role', true) AS ignored \gset
+
+-- May the caller run the code of this role?
+CREATE FUNCTION pg_temp.rekgrpth_trust(owner name, what text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT pg_has_role(owner, 'USAGE') OR EXISTS (
+           SELECT FROM pg_roles AS c, pg_roles AS o
+            WHERE c.rolname = current_user AND c.rolsuper AND o.rolname = owner AND NOT o.rolsuper) THEN
+        RAISE EXCEPTION '% belongs to role "%": run this as that role', what, owner
+            USING HINT = 'It needs the rights of the owners of both tables, and runs code of theirs.';
+    END IF;
+END $$;
 
 DO $$
 DECLARE
-    old regclass := to_regclass(current_setting('rekgrpth.table'));
+    old regclass := nullif(current_setting('rekgrpth.old'), '')::oid;
     new regclass;
     role name;
     owner name;
@@ -55,12 +75,18 @@ BEGIN
         RAISE EXCEPTION 'table % has been converted already', old
             USING DETAIL = format('Its comment says: %s.', obj_description(old, 'pg_class'));
     END IF;
-    IF (SELECT count(*) < 4 FROM pg_attribute AS a
-         WHERE a.attrelid = old AND (a.attname, a.atttypid) IN (
-               ('plan', 'timestamptz'::regtype), ('input', 'text'::regtype),
-               ('output', 'text'::regtype), ('remote', 'text'::regtype))) THEN
+    IF (SELECT c.relkind NOT IN ('r', 'p') FROM pg_class AS c WHERE c.oid = old)
+       OR (SELECT count(*) < 4 FROM pg_attribute AS a
+            WHERE a.attrelid = old AND (a.attname, a.atttypid) IN (
+                  ('plan', 'timestamptz'::regtype), ('input', 'text'::regtype),
+                  ('output', 'text'::regtype), ('remote', 'text'::regtype))) THEN
         RAISE EXCEPTION '% is not a table of the other pg_task (RekGRpth)', old;
     END IF;
+    SELECT pg_get_userbyid(c.relowner) INTO owner FROM pg_class AS c WHERE c.oid = old;
+    PERFORM pg_temp.rekgrpth_trust(owner, format('table %s', old));
+    PERFORM pg_temp.rekgrpth_trust(pg_get_userbyid(t.typowner), format('type %s', t.oid::regtype))
+       FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
+      WHERE a.attrelid = old AND a.attnum > 0 AND t.oid >= 16384;
     EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', old);
     -- the lock that its worker of this database has
     IF EXISTS (SELECT FROM pg_locks AS l WHERE l.locktype = 'userlock' AND l.objsubid = 3
@@ -93,6 +119,7 @@ BEGIN
     SELECT coalesce(nullif(current_setting('rekgrpth.role'), ''), pg_get_userbyid(o.relowner)),
            pg_get_userbyid(n.relowner)
       INTO role, owner FROM pg_class AS o, pg_class AS n WHERE o.oid = old AND n.oid = new;
+    PERFORM pg_temp.rekgrpth_trust(owner, format('table %s', new));
     IF NOT pg_has_role(owner, role, 'MEMBER') OR EXISTS (
            SELECT FROM pg_roles AS r, pg_roles AS o
             WHERE r.rolname = role AND r.rolsuper AND o.rolname = owner AND NOT o.rolsuper) THEN
@@ -141,6 +168,10 @@ SELECT o.id, o.parent, o.plan AS dt, o.start, o.stop, o.pid, o."group" AS queue,
            AND o."null" = '\N' AND o.header AS text,
        o.delete, :save AS save,
        CASE WHEN o.remote IS NOT NULL THEN 'remote: no task runs on another server'
+            WHEN o.id NOT BETWEEN 1 AND 4611686018427387904 THEN 'id: it is not 1 to 2^62'
+            WHEN EXISTS (SELECT FROM :new AS n WHERE n.id = o.id) THEN
+                'id: another row of the task table has it'
+            WHEN o.state IS NULL THEN 'state: it has none'
             WHEN o.input = '' THEN 'input: it is empty'
             WHEN octet_length(o."group") > 255 THEN 'group: it has more than 255 bytes'
             WHEN isfinite(o.plan) AND o.plan >= '294000-01-01 00:00+00' THEN
@@ -149,7 +180,7 @@ SELECT o.id, o.parent, o.plan AS dt, o.start, o.stop, o.pid, o."group" AS queue,
                  AND o.state::text IN ('PLAN', 'TAKE', 'WORK') THEN
                 'repeat: it is shorter than 10 ms' END AS reason
   FROM :old AS o
- WHERE o.state::text IN ('PLAN', 'TAKE', 'WORK') OR :'history'::boolean;
+ WHERE o.state::text IN ('PLAN', 'TAKE', 'WORK') OR o.state IS NULL OR :'history'::boolean;
 
 -- "missed": there, too, of the runs that were missed one is made up for.
 INSERT INTO :new (id, parent, dt, queue, max, role, request, input, hold, active, timeout, repeat,
@@ -157,7 +188,7 @@ INSERT INTO :new (id, parent, dt, queue, max, role, request, input, hold, active
 SELECT r.id, r.parent, r.dt, r.queue, r.max, :'role', r.request, r.input, r.hold, r.active,
        r.timeout, r.repeat, r.drift, CASE WHEN r.repeat IS NOT NULL THEN 'one' END,
        CASE WHEN r.csv THEN 'csv' WHEN r.text THEN 'text' END
-  FROM rekgrpth_rows AS r WHERE r.state = 'PLAN' AND r.reason IS NULL ORDER BY r.id;
+  FROM pg_temp.rekgrpth_rows AS r WHERE r.state = 'PLAN' AND r.reason IS NULL ORDER BY r.id;
 
 -- What has ended has planned its next run already, which is a row of its own.
 INSERT INTO :new (id, parent, dt, start, stop, pid, queue, max, role, request, input, state,
@@ -167,18 +198,24 @@ SELECT r.id, r.parent, r.dt, r.start, r.stop, r.pid, r.queue, r.max, :'role', r.
        nullif(concat_ws(E'\n', r.output, r.error), ''),
        regexp_replace(split_part(r.error, E'\n', 1), '^\w+:  ', ''),
        CASE r.state WHEN 'GONE' THEN 'TK003' WHEN 'STOP' THEN 'TK002' END
-  FROM rekgrpth_rows AS r WHERE r.state <> 'PLAN' AND r.reason IS NULL ORDER BY r.id;
+  FROM pg_temp.rekgrpth_rows AS r WHERE r.state <> 'PLAN' AND r.reason IS NULL ORDER BY r.id;
 
 -- Ids that the other one has given are not given again.
-SELECT setval(pg_get_serial_sequence(:'new', 'id'), m.id) AS ignored
-  FROM (SELECT greatest((SELECT max(o.id) FROM :old AS o), (SELECT max(n.id) FROM :new AS n),
-               pg_sequence_last_value(pg_get_serial_sequence(:'old', 'id')::regclass)) AS id) AS m
- WHERE m.id > 0 \gset
+\if :commit
+SELECT setval(s.name, max(i.id)) AS ignored
+  FROM pg_get_serial_sequence(:'new', 'id') AS s (name)
+ CROSS JOIN LATERAL (
+       SELECT max(o.id) FROM :old AS o WHERE o.id <= 4611686018427387904
+        UNION ALL SELECT pg_sequence_last_value(pg_get_serial_sequence(:'old', 'id')::regclass)
+        UNION ALL SELECT pg_sequence_last_value(s.name::regclass)) AS i (id)
+ WHERE i.id BETWEEN 1 AND 4611686018427387904
+ GROUP BY s.name \gset
+\endif
 
 SELECT c.what, c.rows, c.ids AS "first ids", c.remark
   FROM (
 SELECT w.n, w.what, count(r.id) AS rows, (array_agg(r.id ORDER BY r.id))[1:5] AS ids, w.remark
-  FROM rekgrpth_rows AS r
+  FROM pg_temp.rekgrpth_rows AS r
  CROSS JOIN LATERAL (SELECT r.state = 'PLAN' AND r.reason IS NULL AS task) AS p
  CROSS JOIN LATERAL (VALUES
        (1, 'converted', p.task AND r.hold IS NULL, NULL),
@@ -186,7 +223,8 @@ SELECT w.n, w.what, count(r.id) AS rows, (array_agg(r.id ORDER BY r.id))[1:5] AS
         'TAKE or WORK, may have run: pg_task_resume(id) runs it, pg_task_cancel(id) stops it'),
        (3, 'history', r.reason IS NULL AND r.state <> 'PLAN', NULL),
        (4, 'not converted', r.reason IS NOT NULL, r.reason),
-       (5, 'look at', p.task AND r.request ~* '\mtask\M',
+       (5, 'look at', p.task AND (r.request ~* '\mtask\M' OR strpos(lower(r.request), (
+               SELECT lower(c.relname) FROM pg_class AS c WHERE c.oid = :'old'::regclass)) > 0),
         'input: it may use the table, whose columns have other names'),
        (6, 'changed', p.task AND NOT coalesce(r.csv OR r.text, false),
         'header, delimiter, quote, escape, null: the result is formatted as text'),
