@@ -273,6 +273,8 @@ read_slice(HistoryRow **rows)
 /*
  * "o" are the flows, each asked once, in which a task has not ended.  The next run of a repeating
  * task does not count: there is always one.  What was changed since it was read has another place.
+ * A row stays while one waits that waits for others as well: its rule asks how this one ended.  That
+ * is asked of the index on "after", row by row.
  */
 static const Statement remove_read_rows = {.sql =
 	"WITH o AS MATERIALIZED ("
@@ -289,14 +291,17 @@ static const Statement remove_read_rows = {.sql =
 	"SELECT n.oid, n.tid"
 	"  FROM ROWS FROM (unnest($tids), unnest($flows)) AS a (tid, flow)"
 	" CROSS JOIN LATERAL ("
-	"       SELECT t.tableoid AS oid, t.ctid AS tid"
+	"       SELECT t.id, t.tableoid AS oid, t.ctid AS tid"
 	"         FROM {rows} AS t"
 	"        WHERE t.ctid = a.tid"
 	"          FOR UPDATE OF t SKIP LOCKED) AS n"
-	" WHERE a.flow = '' OR NOT EXISTS (SELECT FROM o WHERE o.flow = a.flow)"
+	" WHERE (a.flow = '' OR NOT EXISTS (SELECT FROM o WHERE o.flow = a.flow))"
+	"   AND NOT EXISTS (SELECT FROM {rows} AS d"
+	"                    WHERE (d.waits IS NOT NULL) IS TRUE AND cardinality(d.after) > 1"
+	"                      AND d.after @> ARRAY[n.id] OFFSET 0)"
 	") DELETE FROM {rows} AS t"
 	"   USING c"
-	"  WHERE " IS_LOCKED_ROW};
+	"  WHERE " IS_LOCKED_ROW, .bitmaps = true};
 /* clang-format on */
 
 /*
@@ -326,11 +331,11 @@ remove_rows(const HistoryRow *rows, int count)
 
 /*
  * Remove those of the rows of a slice whose time is over, and note when the others' is.  Returns
- * how many were to be removed.  Sets *last to the last of them if others are left for the next
- * transaction.
+ * how many were to be removed, and sets *removed to how many were.  Sets *last to the last of them
+ * if others are left for the next transaction.
  */
 static int
-remove_expired_rows(HistoryRow *rows, int count, ClockNow now, ItemPointer last)
+remove_expired_rows(HistoryRow *rows, int count, ClockNow now, ItemPointer last, int *removed)
 {
 	int limit = refused_limit(REFUSED_HISTORY, count);
 	int expired = 0;
@@ -359,8 +364,9 @@ remove_expired_rows(HistoryRow *rows, int count, ClockNow now, ItemPointer last)
 		refused_batch_add(REFUSED_HISTORY, place, 1);
 		rows[expired++] = rows[i];
 	}
-	/* the others are locked, or were changed, or a trigger has left them, or their flow goes on */
-	if (expired > 0 && remove_rows(rows, expired) < expired)
+	*removed = expired > 0 ? remove_rows(rows, expired) : 0;
+	/* the others are locked, or were changed, or a trigger has left them, or they are needed yet */
+	if (*removed < expired)
 		walk.earliest = Min(walk.earliest, now.wall);
 	return expired;
 }
@@ -424,17 +430,18 @@ run_slice(ClockNow now)
 {
 	HistoryRow *rows;
 	ItemPointerData last;
+	int expired = 0;
 	int removed = 0;
 	int count = read_slice(&rows);
 
 	ItemPointerSet(&last, (BlockNumber) walk.page + SLICE_PAGES, 0);
 	if (count > 0)
-		removed = remove_expired_rows(rows, count, now, &last);
+		expired = remove_expired_rows(rows, count, now, &last, &removed);
 	work_end();
 	refused_batch_written(REFUSED_HISTORY);
 	if (removed > 0)
 		tell_removal();
-	walk.next = clock_after_share(walk.begun, clock_mono(), removed > 0 ? REMOVE_SHARE : READ_SHARE,
+	walk.next = clock_after_share(walk.begun, clock_mono(), expired > 0 ? REMOVE_SHARE : READ_SHARE,
 								  PAUSE_MAX_MS);
 	walk.page = ItemPointerGetBlockNumberNoCheck(&last);
 	walk.row = ItemPointerGetOffsetNumberNoCheck(&last);

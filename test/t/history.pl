@@ -175,6 +175,22 @@ subtest 'until the whole flow has ended' => sub {
 	sql('DELETE FROM task');
 };
 
+# What others wait for as well is asked how it ended, when they are judged.
+subtest 'while a task waits for it and for others' => sub {
+	my $failed = old_row(state => 'FAIL', keep => '1 s');
+	my $later = insert_task($node, request => 'SELECT 1', hold => 'later');
+	my %waits = map { $_ => insert_task($node, request => 'SELECT 1', after => "{$failed,$later}",
+		rule => $_) } qw(any failed ended);
+
+	wait_for_walk();
+	is_there('the failure', $failed);
+	is(count_of($node, "state = 'PLAN' AND id IN (" . join(', ', values %waits) . ')'), 3,
+		'nothing has started for its removal');
+	sql("SELECT pg_task_resume($later)");
+	wait_for_state($node, $waits{$_}, 'DONE') for sort keys %waits;
+	wait_until_gone($failed);
+};
+
 subtest 'by settings' => sub {
 	sql(q{ALTER ROLE app SET pg_task.keep = '1 min'; ALTER DATABASE postgres SET
 		pg_task.keep_failed = '10 min'; ALTER ROLE other SET pg_task.keep_failed = -1});
