@@ -226,7 +226,7 @@ publish_table(TaskTable *table, const char *owner, const char *user)
 				(errmsg("pg_task holds back the tasks of %s in database \"%s\"", table->name,
 						MyScheduler->database),
 				 errdetail("The table comes from another database or server: this one is a copy"
-						   " of it, or was restored from a dump or a backup."),
+						   " of it, or was or is being restored from a dump or a backup."),
 				 errhint("Stop or delete what must not run here, and then \"SELECT"
 						 " pg_task_release()\" in this database, as the owner of the table."),
 				 errhidecontext(true)));

@@ -182,21 +182,6 @@ database_needed(Node *statement, ProcessUtilityContext context)
 }
 
 /*
- * The comment on a column was set that says where its table is at home: for others, the table has
- * changed.  A restore sets it, and the scheduler must know before it sees the rows.
- */
-static void
-invalidate_commented(const CommentStmt *statement)
-{
-	List *names = list_truncate(list_copy((List *) statement->object),
-								list_length((List *) statement->object) - 1);
-	Oid relid = RangeVarGetRelid(makeRangeVarFromNameList(names), NoLock, true);
-
-	if (OidIsValid(relid))
-		CacheInvalidateRelcacheByRelid(relid);
-}
-
-/*
  * A command of this kind has succeeded: record what other processes must be notified of at its
  * commit.  Other kinds of statements may be freed by now.
  */
@@ -236,11 +221,6 @@ record_command(NodeTag kind, Node *statement)
 				add_settings(get_rolespec_oid(set->role, true));
 			else
 				add_settings(set->database ? get_database_oid(set->database, true) : InvalidOid);
-			wakes = false;
-			break;
-		case T_CommentStmt:
-			if (home_is_set_by(statement))
-				invalidate_commented((CommentStmt *) statement);
 			wakes = false;
 			break;
 		default:

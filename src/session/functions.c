@@ -222,15 +222,33 @@ pg_task_again(PG_FUNCTION_ARGS)
 
 /* ---- the task table ---- */
 
+/* Rows that were copied into the table are on hold no longer.  Returns whether there were any. */
+static bool
+resume_copied(void)
+{
+	TableAccess access = table_access_open(ACCESS_ROWS);
+	const char *sql = "UPDATE %s AS t SET hold = NULL"
+					  " WHERE t.hold = '" HOME_COPIED "' AND t.state IN ('PLAN', 'WORK')%s";
+	uint64 count;
+
+	SPI_connect();
+	count = table_access_execute(&access, psprintf(sql, access.table, access.condition),
+								 (SPIExecuteOptions){0}, SPI_OK_UPDATE);
+	SPI_finish();
+	return count > 0;
+}
+
 /*
  * pg_task_release(): the task table is at home in this database from now on, so its tasks are no
- * longer held back.  Returns whether they were.  If they are held back because of crashes, that
- * alone ends, whatever the table looks like: the database may have a scheduler again, at once.
+ * longer held back, and rows that were copied into it are on hold no longer.  Returns whether there
+ * was any of that.  If they are held back because of crashes, that alone ends, whatever the table
+ * looks like: the database may have a scheduler again, at once.
  */
 Datum
 pg_task_release(PG_FUNCTION_ARGS)
 {
 	TableAccess access;
+	bool away;
 
 	PreventCommandIfReadOnly("pg_task_release()");
 	shared_require();
@@ -248,9 +266,17 @@ pg_task_release(PG_FUNCTION_ARGS)
 	access = table_access_open(ACCESS_FIGURES);
 	if (!has_privs_of_role(GetUserId(), access.owner))
 		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_TABLE, get_rel_name(access.relid));
-	if (home_find(access.relid) != HOME_AWAY)
-		PG_RETURN_BOOL(false);
-	home_set(access.relid);
-	(void) pending_add_events(access.relid, SHARED_SCAN);
-	PG_RETURN_BOOL(true);
+	/* the scheduler may not have looked at it yet */
+	SPI_connect();
+	away = home_claim(access.relid) == HOME_AWAY;
+	SPI_finish();
+	if (away)
+	{
+		home_set(access.relid);
+		(void) pending_add_events(access.relid, SHARED_SCAN);
+	}
+	/* one that has not been completed has no such rows */
+	if (get_attnum(access.relid, task_columns[COLUMN_HOLD].name) == InvalidAttrNumber)
+		PG_RETURN_BOOL(away);
+	PG_RETURN_BOOL(resume_copied() || away);
 }

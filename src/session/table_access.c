@@ -555,9 +555,11 @@ pg_task_create(PG_FUNCTION_ARGS)
 	SPI_connect();
 	created = create_tables(&where, service.user, GetUserId(), known);
 	if (created.away)
-		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-						errmsg("the task table comes from another database or server"),
-						errhint("SELECT pg_task_release() first, when its tasks may run here.")));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("the task table comes from another database or server, or is being restored"),
+			 errhint("SELECT pg_task_release() first, when its tasks may run here.")));
 	for (kind = 0; kind < SIDE_TABLES; kind++)
 		check_side(kind, created.relid, created.fault[kind]);
 	SPI_finish();

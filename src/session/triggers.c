@@ -33,6 +33,7 @@
 #include "settings.h"
 #include "shared/shared.h"
 #include "shared/task.h"
+#include "task/home.h"
 #include "task/owner.h"
 #include "task/queue_table.h"
 #include "task/repeat.h"
@@ -939,6 +940,20 @@ set_labels(const TriggerRow *row, Columns *columns)
 				   false);
 }
 
+/*
+ * A new row that waits and was bound in another database was copied from there, by a dump as well,
+ * and might have run there: it is on hold.  A row that is replicated is as its publisher has it.
+ */
+static void
+hold_copied_row(const TriggerRow *row, Columns *columns)
+{
+	if (home_is_elsewhere(trigger_role_id(row)) && !owner_acts() &&
+		SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
+		trigger_is_null(row, COLUMN_HOLD) &&
+		(trigger_has_state(row, "PLAN") || trigger_has_state(row, "WORK")))
+		set_column(columns, row, COLUMN_HOLD, CStringGetTextDatum(HOME_COPIED), false);
+}
+
 /* The counts of a new row that has none: defaults of the columns would cost every INSERT more. */
 static void
 set_counts(const TriggerRow *row, Columns *columns)
@@ -975,6 +990,8 @@ pg_task_bound(PG_FUNCTION_ARGS)
 	/* the owner inserts a row from a task table, as a dump does: what it waits for may be gone */
 	was_bound = trigger_role_id(&row) != 0;
 	known = was_bound && row_check_owner(row.rel);
+	if (was_bound)
+		hold_copied_row(&row, &columns);
 	set_labels(&row, &columns);
 	set_spread(&row, &columns);
 	if (columns.count > 0)

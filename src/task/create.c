@@ -62,24 +62,19 @@ execute(const char *sql)
 }
 
 /*
- * Create the extension, or update it to the version of this library.  One that is newer is left as
- * it is, if its files are here: it was updated before the server has restarted with the new
- * library.  If they are not, the library is too old for what is in the database.
+ * Raise an error if this library is too old for the extension that is in the database, or the other
+ * way round, and no script leads from the one to the other.  Is the extension to be updated?  One
+ * that is newer is left as it is, if its files are here: it was updated before the server has
+ * restarted with the new library.
  */
-static void
-create_extension(void)
+static bool
+is_older_extension(Oid extension)
 {
 	Oid types[] = {OIDOID, TEXTOID};
-	Datum values[] = {ObjectIdGetDatum(get_extension_oid("pg_task", true)),
-					  CStringGetTextDatum(PG_TASK_VERSION)};
+	Datum values[] = {ObjectIdGetDatum(extension), CStringGetTextDatum(PG_TASK_VERSION)};
 	char *version;
 	char *way;
 
-	if (!OidIsValid(DatumGetObjectId(values[0])))
-	{
-		execute("CREATE EXTENSION pg_task VERSION '" PG_TASK_VERSION "'");
-		return;
-	}
 	if (SPI_execute_with_args(
 			"SELECT e.extversion, CASE WHEN e.extversion = $2 THEN 'same' ELSE"
 			"       (SELECT CASE WHEN p.source = $2 THEN 'newer' ELSE 'older' END"
@@ -99,8 +94,20 @@ create_extension(void)
 				 errmsg("the library of pg_task is of version %s, the extension of version %s",
 						PG_TASK_VERSION, version),
 				 errdetail("No script here leads from the one to the other: tasks wait."),
-				 errhint("Install the files of pg_task %s, and restart the server.", version)));
-	if (strcmp(way, "older") == 0)
+				 errhint("Install the files of the newer of them, or of a later version, and"
+						 " restart the server.")));
+	return strcmp(way, "older") == 0;
+}
+
+/* Create the extension, or update it to the version of this library. */
+static void
+create_extension(void)
+{
+	Oid extension = get_extension_oid("pg_task", true);
+
+	if (!OidIsValid(extension))
+		execute("CREATE EXTENSION pg_task VERSION '" PG_TASK_VERSION "'");
+	else if (is_older_extension(extension))
 		execute("ALTER EXTENSION pg_task UPDATE TO '" PG_TASK_VERSION "'");
 }
 
@@ -122,7 +129,7 @@ user_search_path(Oid user)
 								 "       pg_catalog.unnest(s.setconfig) AS c"
 								 " WHERE s.setdatabase IN (0, $1)"
 								 "   AND s.setrole IN (0, $2)"
-								 "   AND c LIKE 'search\\_path=%'"
+								 "   AND pg_catalog.starts_with(c, 'search_path=')"
 								 " ORDER BY s.setrole = 0, s.setdatabase = 0",
 								 2, types, values, NULL, true, 1);
 	if (code != SPI_OK_SELECT)
@@ -446,6 +453,8 @@ create_tables(const Location *where, Oid user, Oid caller, Oid known)
 			return result;
 		create_extension();
 	}
+	else
+		(void) is_older_extension(get_extension_oid("pg_task", false));
 	if (!OidIsValid(known))
 		check_caller(caller, user);
 	owner_restrict(user, &scope);

@@ -9,13 +9,18 @@
 
 #include "nodes/nodes.h"
 
+/* Why a row is on hold that was copied into a table that is at home. */
+#define HOME_COPIED "copied from another database: see pg_task_release"
+
 typedef enum HomeState
 {
 	HOME_UNMARKED, /* nothing says where it is at home */
 	HOME_HERE,	   /* in this database */
-	HOME_AWAY	   /* in another database, or in this one on another server */
+	HOME_AWAY /* in another database, or in this one on another server, or it is being restored */
 } HomeState;
 
+extern uint32 home_tag(void);
+extern bool home_is_elsewhere(int64 role_id);
 extern HomeState home_find(Oid relid);
 extern HomeState home_claim(Oid relid);
 extern void home_set(Oid relid);

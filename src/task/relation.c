@@ -89,6 +89,31 @@ columns_fault(Relation rel, const ColumnDefinition *columns, int count, bool who
 	return fault;
 }
 
+/* Why can a relation of this kind not be a task table?  NULL: it can. */
+static char *
+kind_fault(Form_pg_class class)
+{
+	switch (class->relkind)
+	{
+		case RELKIND_RELATION:
+		case RELKIND_PARTITIONED_TABLE:
+			break;
+		case RELKIND_FOREIGN_TABLE:
+			return "It is not a table, but a foreign table.";
+		case RELKIND_VIEW:
+			return "It is not a table, but a view.";
+		case RELKIND_MATVIEW:
+			return "It is not a table, but a materialized view.";
+		default:
+			return "It is not a table.";
+	}
+	if (class->relpersistence == RELPERSISTENCE_TEMP)
+		return "It is a temporary table.";
+	if (class->relispartition)
+		return "It is a partition of another table.";
+	return NULL;
+}
+
 /*
  * Is this a table of the other extension that is called pg_task, by RekGRpth?  Its default name is
  * the same.  All of its versions since 1.0.46 have these columns, ours has none of them so.
@@ -104,7 +129,8 @@ relation_is_rekgrpth(Relation rel)
 	};
 	Oid relid = RelationGetRelid(rel);
 
-	return columns_fault(rel, columns, lengthof(columns), true) == NULL &&
+	return kind_fault(rel->rd_rel) == NULL &&
+		   columns_fault(rel, columns, lengthof(columns), true) == NULL &&
 		   type_is_enum(get_atttype(relid, get_attnum(relid, "state")));
 }
 
@@ -213,31 +239,6 @@ find_managed(List *relids)
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
 	return managed;
-}
-
-/* Why can a relation of this kind not be a task table?  NULL: it can. */
-static char *
-kind_fault(Form_pg_class class)
-{
-	switch (class->relkind)
-	{
-		case RELKIND_RELATION:
-		case RELKIND_PARTITIONED_TABLE:
-			break;
-		case RELKIND_FOREIGN_TABLE:
-			return "It is not a table, but a foreign table.";
-		case RELKIND_VIEW:
-			return "It is not a table, but a view.";
-		case RELKIND_MATVIEW:
-			return "It is not a table, but a materialized view.";
-		default:
-			return "It is not a table.";
-	}
-	if (class->relpersistence == RELPERSISTENCE_TEMP)
-		return "It is a temporary table.";
-	if (class->relispartition)
-		return "It is a partition of another table.";
-	return NULL;
 }
 
 /*

@@ -26,6 +26,7 @@
 
 #include "compat.h"
 #include "shared/shared.h"
+#include "task/home.h"
 #include "task/roles.h"
 #include "task/statement.h"
 
@@ -255,23 +256,11 @@ roles_settings(Oid role)
 	return entry->values;
 }
 
-/*
- * The upper half of what roles_bind returns identifies this cluster.  A dumped or replicated row
- * brings its role_id along, and in another cluster that oid is another role.
- */
-static uint32
-cluster_tag(void)
-{
-	uint64 identifier = GetSystemIdentifier();
-
-	return (uint32) (identifier ^ (identifier >> 32));
-}
-
-/* The "role_id" of this role; 0: no role. */
+/* The "role_id" of this role, with the tag of this database; 0: no role. */
 static int64
 bind_to(Oid role)
 {
-	return OidIsValid(role) ? (int64) (((uint64) cluster_tag() << 32) | role) : 0;
+	return OidIsValid(role) ? (int64) (((uint64) home_tag() << 32) | role) : 0;
 }
 
 /* Read pg_task.on_failure from "name=value". */
@@ -480,21 +469,14 @@ roles_bind(const char *name)
 	return bind_to(get_role_oid(name, true));
 }
 
-/* Is this the "role_id" of a role of this cluster? */
-static bool
-is_bound(int64 id)
-{
-	return id != 0 && (uint32) ((uint64) id >> 32) == cluster_tag();
-}
-
 /*
- * The role of a row with this name and "role_id".  A row that is not bound, or that comes from
- * another cluster, belongs to the role that has the name now.  The role may have been dropped.
+ * The role of a row with this name and "role_id".  A row that is not bound, or that was bound in
+ * another database, belongs to the role that has the name now.  The role may have been dropped.
  */
 Oid
 roles_bound(const char *name, int64 id)
 {
-	return is_bound(id) ? (Oid) (uint32) id : get_role_oid(name, true);
+	return id == 0 || home_is_elsewhere(id) ? get_role_oid(name, true) : (Oid) (uint32) id;
 }
 
 /* May a session of "user" act as the role of a row?  Not if the role was dropped. */
@@ -518,7 +500,7 @@ roles_find(const char *name, int64 id)
 	role.name = GetUserNameFromId(role.oid, true);
 	if (role.name)
 		role.id = bind_to(role.oid);
-	else if (is_bound(id))
+	else if (id != 0 && !home_is_elsewhere(id))
 		role.error = psprintf("role \"%s\" of the task was dropped", name);
 	else
 		role.error = psprintf("role \"%s\" does not exist", name);

@@ -109,6 +109,7 @@ subtest 'CREATE DATABASE with a template' => sub {
 
 # The clone is at home now, so a copy of it is not.
 subtest 'a copy of a copy, and a restart' => sub {
+	sql_in('clone', q{INSERT INTO task (request, hold) VALUES ('SELECT 3', 'for the copy')});
 	sql('CREATE DATABASE again TEMPLATE clone');
 	sql_in('again', q{INSERT INTO task (request) VALUES ('SELECT 4')});
 	wait_for_hold('again');
@@ -144,27 +145,36 @@ subtest 'rename and tablespace' => sub {
 	sql('DROP TABLESPACE elsewhere');
 };
 
-# Into a database that is empty, in which the scheduler has made its table: what the restore
-# creates exists already, and the rows arrive in the table of the scheduler.  With --clean in one
-# transaction, as the manual says: otherwise the scheduler may make the table that was just dropped.
+# Into a database that is empty, in which the scheduler has made its table: with --clean in one
+# transaction, as the manual says, that table is replaced; otherwise what the restore creates exists
+# already, and the rows arrive in the table that is at home: each tells where it comes from.
 subtest 'a dump' => sub {
 	my $dump = $node->basedir . '/dump';
+	my %waits = (
+		clean => sub { wait_for_hold('clean') },
+		script => sub { wait_until($node, q{SELECT count(*) = 2 FROM task
+			WHERE hold LIKE 'copied%pg_task_release'}, db => 'script') },
+		data => sub { wait_until($node, q{SELECT count(*) = 2 FROM task
+			WHERE hold LIKE 'copied%pg_task_release'}, db => 'data') });
 	is(client('pg_dump', '-Fc', '-f', $dump, 'origin'), '', 'pg_dump');
 	is(client('pg_dump', '-f', "$dump.sql", 'origin'), '', 'pg_dump, as a script');
 	my %ways = (
 		clean => sub { restore_clean('clean', $dump) },
-		script => sub { client('psql', '-Xq', '-f', "$dump.sql", '-d', 'script') });
+		script => sub { client('psql', '-Xq', '-f', "$dump.sql", '-d', 'script') },
+		data => sub { client('pg_restore', '--data-only', '-d', 'data', '-t', 'task', '-t', 'task_id_seq', $dump) });
 	for my $db (sort keys %ways)
 	{
 		sql("CREATE DATABASE $db");
 		wait_for_table($node, db => $db, table => 'task_queue');
 		$ways{$db}->();
 		unpause($db);
-		wait_for_hold($db);
+		$waits{$db}->();
 		is(waiting($db), 'SELECT 1 PLAN, SELECT 2 PLAN', "$db: the rows are there, and wait");
+		run_task($node, db => $db, request => 'SELECT 0') if $db ne 'clean';
 		is(release($db), 't', 'released');
 		wait_until($node, q{SELECT count(*) = 2 FROM task WHERE state = 'DONE'
 			AND request <> 'SELECT 0'}, db => $db);
+		is(release($db), 'f', 'nothing is held back any more');
 		sql("DROP DATABASE $db");
 	}
 	sql('CREATE DATABASE fresh IS_TEMPLATE true');
@@ -175,40 +185,91 @@ subtest 'a dump' => sub {
 	is(waiting('fresh'), 'SELECT 1 PLAN, SELECT 2 PLAN', 'and its rows wait');
 };
 
-# The comment may say more, and need not be there.
-subtest 'the comment that says where the table is at home' => sub {
-	my $comment = q{SELECT col_description('task'::regclass, attnum) FROM pg_attribute
-		WHERE attrelid = 'task'::regclass AND attname = 'attempt'};
-	like(sql_in('origin', $comment), qr{^How many times it was started \[pg_task home \d+/\d+/0\]$},
-		'it is at the end of the comment');
-	sql_in('origin', q{COMMENT ON COLUMN task.attempt IS 'mine [pg_task ';
-		ALTER TABLE task ADD extra int});
-	wait_until($node, qq{SELECT ($comment) LIKE 'mine [pg_task  [pg_task home %]'}, db => 'origin');
-	pass('it is added to another comment');
-	my $foreign = q{COMMENT ON COLUMN task.attempt IS 'mine [pg_task home 1/2] and more'};
-	like(sqlstate_of('tenant', $foreign, db => 'origin'), qr/42501/, 'not by a tenant');
-	sql_in('origin', $foreign);
-	my $id = insert_task($node, db => 'origin', request => 'SELECT 6');
-	wait_for_hold('origin');
-	is(task($node, $id, 'state', db => 'origin'), 'PLAN', 'the owner may hold the tasks back');
-	is(release('origin'), 't', 'and release them');
-	wait_for_state($node, $id, 'DONE', db => 'origin');
+# A restore in many transactions, step by step, into a database that has a scheduler but no table:
+# the scheduler leaves the table alone until all of it is there.
+subtest 'while a dump is being restored' => sub {
+	my $dump = $node->basedir . '/steps.sql';
+	my $missing = q{SELECT count(*) FROM pg_task_missing('task', 'public'::regnamespace, 'task')};
+
+	sql(q{CREATE DATABASE steps; ALTER DATABASE steps SET pg_task.create_table = off});
+	client('pg_dump', '-f', $dump, 'origin');
+	my ($tables, $rest) = slurp_file($dump) =~ /^(.*?)(^CREATE INDEX .*)/ms;
+	my ($most, $policies) = $rest =~ /^(.*?)(^CREATE POLICY .*)/ms;
+
+	for my $step ($tables, $most)
+	{
+		my $file = $node->basedir . '/step.sql';
+
+		unlink $file;
+		append_to_file($file, "$step;\n" =~ s/^\\(?:un)?restrict .*//mgr);
+		is(client('psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-f', $file, '-d', 'steps'), '', 'a step');
+		# a database without a table is looked at every few minutes, or when its settings change
+		sql(q{ALTER DATABASE steps SET pg_task.idle_timeout = '1 s'}) if $step eq $tables;
+		wait_for_hold('steps');
+	}
+	isnt(sql_in('steps', $missing), 0, 'what is missing has not been made');
+	like(sqlstate_of('postgres', 'SELECT pg_task_create()', db => 'steps'), qr/55000/,
+		'nor does pg_task_create');
+	unlink "$dump.end";
+	append_to_file("$dump.end", $policies =~ s/^\\(?:un)?restrict .*//mgr);
+	is(client('psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-f', "$dump.end", '-d', 'steps'), '',
+		'the last step finds nothing in its way');
+	is(sql_in('steps', $missing), 0, 'nothing is missing');
+	unpause('steps');
+	wait_for_hold('steps');
+	is(waiting('steps'), 'SELECT 1 PLAN, SELECT 2 PLAN', 'the rows wait');
+	is(release('steps'), 't', 'released');
+	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE state = 'DONE'
+		AND request <> 'SELECT 0'}, db => 'steps');
+	sql('DROP DATABASE steps');
 };
 
-# What VACUUM or CREATE INDEX CONCURRENTLY lock for hours does not keep tasks waiting.
-subtest 'a table without a mark that is locked against COMMENT' => sub {
-	my $session = open_session($node, 'origin');
-	my $marks = q{FROM pg_description WHERE objoid = 'task'::regclass
-		AND description LIKE '%[pg_task home %'};
-	$session->query_safe('BEGIN; LOCK TABLE task IN SHARE UPDATE EXCLUSIVE MODE');
-	sql_in('origin', "DELETE $marks; GRANT SELECT ON task TO tenant");
+# Migrations and test databases: what has no rows that wait has nothing to hold back, and nothing in
+# a dump of the schema tells in which database it was made.
+subtest 'an empty copy, and a dump of the schema' => sub {
+	my $dump = $node->basedir . '/schema.sql';
+	my @schema;
+
+	sql('CREATE ROLE developer LOGIN; CREATE DATABASE empty OWNER developer');
+	wait_for_table($node, db => 'empty', table => 'task_queue');
+	run_task($node, db => 'empty', request => 'SELECT 0', role => 'developer');
+	sql('CREATE DATABASE twin TEMPLATE empty');
+	run_task($node, db => 'twin', request => 'SELECT 1', role => 'developer');
+	pass('a copy with nothing but history runs tasks');
+	is(release('twin'), 'f', 'it is not held back');
+	# the extension comes from a superuser, all the rest from the owner of the database
+	sql('CREATE DATABASE development TEMPLATE template0 OWNER developer IS_TEMPLATE true;
+		ALTER DATABASE development SET pg_task.create_table = off');
+	sql_in('development', 'CREATE EXTENSION pg_task');
+	is(client('pg_dump', '-s', '-f', $dump, 'empty'), '', 'pg_dump -s');
+	is(client('psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-U', 'developer', '-f', $dump,
+			'-d', 'development'), '', 'restored by the owner of the database');
+	sql('ALTER DATABASE development IS_TEMPLATE false');
+	run_task($node, db => 'development', request => 'SELECT 1', role => 'developer');
+	is(sql_in('development', 'SELECT pg_task_create()'), 'task', 'pg_task_create again');
+	for my $db ('empty', 'development')
+	{
+		unlink $dump;
+		client('pg_dump', '-s', '-f', $dump, $db);
+		push @schema, slurp_file($dump) =~ s/^\\(?:un)?restrict .*//mgr;
+	}
+	is($schema[1], $schema[0], 'its schema is the same as that of the first');
+	unlike($schema[0], qr/COMMENT ON EXTENSION|\[pg_task/, 'without a mark');
+	sql("DROP DATABASE $_") for qw(empty twin development);
+};
+
+# The mark is in the comment on a function of the extension.
+subtest 'the mark' => sub {
+	my $comment = q{SELECT obj_description('pg_task_release()'::regprocedure)};
+
+	like(sql_in('origin', $comment), qr{ \[pg_task home \d+/\d+/0/\d+\]$},
+		'it is at the end of the comment');
+	like(sqlstate_of('tenant', q{COMMENT ON FUNCTION pg_task_release() IS ''}, db => 'origin'),
+		qr/42501/, 'not for a tenant');
+	sql_in('origin', q{COMMENT ON FUNCTION pg_task_release() IS NULL; ALTER TABLE task ADD extra int});
+	wait_until($node, qq{SELECT ($comment) LIKE '[pg_task home %'}, db => 'origin');
 	run_task($node, db => 'origin', request => 'SELECT 0');
-	is(sql_in('origin', "SELECT count(*) $marks"), 0, 'tasks run, and there is no mark');
-	$session->query_safe('COMMIT');
-	$session->quit;
-	sql_in('origin', 'REVOKE SELECT ON task FROM tenant');
-	wait_until($node, "SELECT count(*) = 1 $marks", db => 'origin');
-	pass('it is written when the lock is free');
+	pass('the rows of a table without a mark tell that they are at home');
 };
 
 # A standby is the same system: after its promotion tasks run.  It was made of a backup that knows
@@ -290,23 +351,6 @@ subtest 'a standby with a recovery target' => sub {
 			db => 'origin'),
 		'DONE', 'it was released for good');
 	$copy->stop;
-};
-
-# The very database of the original gets back what the copy has held back.
-subtest 'a dump of a restored server' => sub {
-	my $dump = $node->basedir . '/restored';
-	my $restored = PostgreSQL::Test::Cluster->new('dumped');
-
-	$restored->init_from_backup($node, 'targeted');
-	$restored->start;
-	wait_for_hold('origin', node => $restored);
-	is(client('pg_dump', '-h', $restored->host, '-p', $restored->port, '-Fc', '-f', $dump,
-		'origin'),
-		'', 'pg_dump');
-	$restored->stop;
-	restore_clean('origin', $dump);
-	wait_for_hold('origin');
-	is(release('origin'), 't', 'it is held back there');
 };
 
 # It makes a subscriber of a standby, which is a primary with the same identifier for a while.

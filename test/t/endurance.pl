@@ -12,7 +12,7 @@ use Test::More;
 my $failures = $ENV{PG_TASK_TEST_FAILURES} // 6_000;
 my $requests = $ENV{PG_TASK_TEST_REQUESTS} // 20_000;
 my $warm = 2_000;    # tasks, to fill the caches
-my $slack = 1_024;   # kB, for the allocator of the C library: see endure,
+my $slack = 1_536;   # kB, for the allocator of the C library: see endure,
 my $each = 1 / 64;   # and per task, because the server keeps dropped tables in memory for a while
 
 my $node = new_node('main', conf => q{

@@ -107,6 +107,8 @@ subtest 'a version that no script knows' => sub {
 	is(sql(q{SELECT error LIKE '%the extension of version 9.9: No script%' FROM pg_stat_task_scheduler()
 		WHERE datname = 'postgres'}), 't', 'the database says so');
 	is(sql(q{SELECT max(attempt) FROM task WHERE state = 'PLAN'}), 0, 'tasks wait');
+	like(error_of('postgres', 'SELECT pg_task_create()'), qr/the extension of version 9\.9/,
+		'nor does anybody complete the table');
 	write_script("$version--9.9", '');
 	run_task($node, request => 'SELECT 9');
 	pass('the scheduler goes on when there is one');

@@ -187,10 +187,9 @@ subtest 'single-user mode and binary upgrade' => sub {
 	is(sql(q{SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'pg_task%'}), 0,
 		'there is no process of pg_task');
 	sql(q{INSERT INTO task (request) VALUES ('SELECT 2')});
-	my $comment = q{SELECT col_description('task'::regclass, attnum) FROM pg_attribute
-		WHERE attrelid = 'task'::regclass AND attname = 'attempt'};
+	my $comment = q{SELECT obj_description('pg_task_release()'::regprocedure)};
 	my $before = sql($comment);
-	sql("COMMENT ON COLUMN task.attempt IS '" . $before =~ s{/\d+/0}{/1/0}r . "'");
+	sql("COMMENT ON FUNCTION pg_task_release() IS '" . $before =~ s{/\d+/0/}{/1/0/}r . "'");
 	is(sql($comment), $before, 'a table that pg_upgrade brings along is at home');
 	is(sql(q{SHOW pg_task.max_executors}), 4, 'the settings are known');
 	is(system('pg_ctl', '-s', '-w', '-D', $node->data_dir, 'stop'), 0, 'the server stops');
