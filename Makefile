@@ -1,5 +1,5 @@
 # pg_task is built by PGXS: make, make install, make installcheck.
-# make demo, test, test-all, chaos, ha, fuzz, databases, bench, deb and deb-check need nothing
+# make demo, test, test-all, chaos, ha, drivers, fuzz, databases, bench, deb and deb-check need nothing
 # installed: see scripts/.
 # make report needs psql and a server.
 
@@ -45,7 +45,7 @@ EXTRA_CLEAN = results output_iso log regression.diffs regression.out \
 	tmp_check tmp_check_regress tmp_check_isolation
 
 # These targets do their own set-up, so they must not need pg_config to be there.
-frame = demo test test-all matrix chaos ha fuzz bench databases report report-check \
+frame = demo test test-all matrix chaos ha drivers fuzz bench databases report report-check \
 	monitoring-check dist deb deb-check format format-check help
 ifneq ($(filter-out $(frame),$(or $(MAKECMDGOALS),all)),)
 PG_CONFIG ?= pg_config
@@ -73,6 +73,8 @@ chaos:
 	@scripts/chaos $(major) $(CHAOS)
 ha:
 	@scripts/ha $(major) $(HA)
+drivers:
+	@scripts/drivers
 fuzz:
 	@scripts/fuzz $(major) $(FUZZ)
 bench:
@@ -115,6 +117,7 @@ help:
 	@echo 'chaos     all kinds of tasks while processes are killed; CHAOS="60 42 64": seconds, seed, batch;'
 	@echo '          CHAOS="takers 60 42": programs that take tasks, seconds and seed'
 	@echo 'ha        switchovers and kills under Patroni; HA="10 10 42": of each so many, seed'
+	@echo 'drivers   the drivers and mappers of five languages, directly and through pgbouncer'
 	@echo 'fuzz      cron expressions under libFuzzer; FUZZ=60: seconds; FUZZ="owner 900 42": the owner of'
 	@echo '          a database changes the tables at random, seconds and seed'
 	@echo 'bench     measure, in less than 30 minutes; BENCH="tasks=2000 rounds=1": see that it works;'

@@ -152,6 +152,37 @@ install || { apt-get -q update && install; }
 for package in $missing; do systemctl disable "${package%-server}" || true; done
 '
 
+# Outside: modules of npm, which has the settings of whoever runs this. What it brings is kept in a
+# folder of its own, and handed over as an archive on descriptor 4, for neither that folder nor those
+# settings need be visible inside. Without arguments, or if npm fails, none are.
+hand_over_modules() {
+    local cache=${XDG_CACHE_HOME:-$HOME/.cache}/pg_task/peers
+    local archive=$cache/$*.tar
+    archive=${archive// /_}
+    exec 4</dev/null
+    [ $# -gt 0 ] || return 0
+    if [ ! -e "$archive" ]; then
+        command -v npm >/dev/null || (need_packages nodejs npm) || return 0
+        rm -rf "$cache/node_modules"
+        mkdir -p "$cache"
+        if ! quietly persistently npm install --prefix "$cache" --no-audit --no-fund --no-save \
+            --ignore-scripts --omit=dev "$@"; then
+            note "npm could not install $*: going on without"
+            return 0
+        fi
+        tar -C "$cache" -cf "$archive.new" node_modules
+        mv "$archive.new" "$archive"
+    fi
+    exec 4<"$archive"
+}
+
+# Inside: puts them into this new folder. False if there are none, or nothing to run them.
+take_modules() {
+    mkdir "$1"
+    tar -C "$1" -xf - <&4 2>/dev/null || true
+    command -v node >/dev/null && [ -e "$1/node_modules" ]
+}
+
 # Runs a command in another root. The name spaces see to it that nothing stays mounted and nothing
 # stays running, however it ends.
 in_chroot() {

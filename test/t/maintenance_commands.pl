@@ -153,7 +153,9 @@ subtest 'dump and restore' => sub {
 # A base backup works.  The server that is started from it holds the tasks back, also when it is
 # started again, until they are released.
 subtest 'base backup' => sub {
+	my $waits = insert_task($node, request => 'SELECT 1', hold => 'for the copy');
 	$node->backup('copy');
+	sql("DELETE FROM task WHERE id = $waits");
 	my $copy = PostgreSQL::Test::Cluster->new('copy');
 	$copy->init_from_backup($node, 'copy');
 	$copy->start;

@@ -11,7 +11,8 @@ use Test::More;
 
 # Debian's packages are for its own
 my $python = -x '/usr/bin/python3' ? '/usr/bin/python3' : 'python3';
-my %expected = ('Waiting for an end' => '42', Mappers => 'PLAN');
+my %expected = ('Waiting for an end' => '42', Mappers => 'PLAN',
+	'Migrations and test databases' => '');
 
 my $node = new_node('main', conf => 'pg_task.max_executors = 2');
 my $dir = PostgreSQL::Test::Utils::tempdir();
