@@ -16,7 +16,7 @@
 -- The last result says what has become of which rows; docs/comparison.md says more.
 --
 -- To read or write a table may run code of its owner: casts, defaults, triggers.  So a superuser may
--- run this for tables and types of superusers only.
+-- run this for tables, types and schemas of superusers only.
 
 \set ON_ERROR_STOP on
 \if :{?table}
@@ -50,7 +50,8 @@ SELECT set_config('rekgrpth.table', :'table', true) AS ignored,
        set_config('rekgrpth.role', :'role', true) AS ignored \gset
 
 -- May the caller run the code of this role?
-CREATE FUNCTION pg_temp.rekgrpth_trust(owner name, what text) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION pg_temp.rekgrpth_trust(owner name, what text) RETURNS void STRICT LANGUAGE plpgsql
+AS $$
 BEGIN
     IF NOT pg_has_role(owner, 'USAGE') OR EXISTS (
            SELECT FROM pg_roles AS c, pg_roles AS o
@@ -58,6 +59,18 @@ BEGIN
         RAISE EXCEPTION '% belongs to role "%": run this as that role', what, owner
             USING HINT = 'It needs the rights of the owners of both tables, and runs code of theirs.';
     END IF;
+END $$;
+
+-- Whoever owns a schema, or the database whose schema public is, may put another table there in the
+-- place of one.
+CREATE FUNCTION pg_temp.rekgrpth_trust_schema(relation regclass) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_temp.rekgrpth_trust(
+                CASE WHEN n.nspowner = 'pg_database_owner'::regrole THEN pg_get_userbyid(d.datdba)
+                     ELSE pg_get_userbyid(n.nspowner) END, format('schema %I', n.nspname))
+       FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace, pg_database AS d
+      WHERE c.oid = relation AND d.datname = current_database()
+        AND (SELECT r.rolsuper FROM pg_roles AS r WHERE r.rolname = current_user);
 END $$;
 
 DO $$
@@ -84,9 +97,12 @@ BEGIN
     END IF;
     SELECT pg_get_userbyid(c.relowner) INTO owner FROM pg_class AS c WHERE c.oid = old;
     PERFORM pg_temp.rekgrpth_trust(owner, format('table %s', old));
-    PERFORM pg_temp.rekgrpth_trust(pg_get_userbyid(t.typowner), format('type %s', t.oid::regtype))
+    PERFORM pg_temp.rekgrpth_trust(pg_get_userbyid(t.typowner), format('type %s', t.oid::regtype)),
+            pg_temp.rekgrpth_trust(pg_get_userbyid(p.proowner), format('cast %s', p.oid::regprocedure))
        FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
+       LEFT JOIN pg_cast AS c ON c.castsource = t.oid LEFT JOIN pg_proc AS p ON p.oid = c.castfunc
       WHERE a.attrelid = old AND a.attnum > 0 AND t.oid >= 16384;
+    PERFORM pg_temp.rekgrpth_trust_schema(old);
     EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', old);
     -- the lock that its worker of this database has
     IF EXISTS (SELECT FROM pg_locks AS l WHERE l.locktype = 'userlock' AND l.objsubid = 3
@@ -120,6 +136,7 @@ BEGIN
            pg_get_userbyid(n.relowner)
       INTO role, owner FROM pg_class AS o, pg_class AS n WHERE o.oid = old AND n.oid = new;
     PERFORM pg_temp.rekgrpth_trust(owner, format('table %s', new));
+    PERFORM pg_temp.rekgrpth_trust_schema(new);
     IF NOT pg_has_role(owner, role, 'MEMBER') OR EXISTS (
            SELECT FROM pg_roles AS r, pg_roles AS o
             WHERE r.rolname = role AND r.rolsuper AND o.rolname = owner AND NOT o.rolsuper) THEN

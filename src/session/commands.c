@@ -240,8 +240,6 @@ replace_comment(PlannedStmt *pstmt)
 	if (!home_is_set_by(pstmt->utilityStmt))
 		return pstmt;
 	comment = home_upgraded(((CommentStmt *) pstmt->utilityStmt)->comment);
-	if (comment == NULL)
-		return pstmt;
 	copy = copyObject(pstmt);
 	((CommentStmt *) copy->utilityStmt)->comment = comment;
 	return copy;

@@ -222,18 +222,32 @@ pg_task_again(PG_FUNCTION_ARGS)
 
 /* ---- the task table ---- */
 
-/* Rows that were copied into the table are on hold no longer.  Returns whether there were any. */
+/*
+ * Rows that were copied into the table are on hold no longer, but for those that somebody has
+ * locked.  Returns whether there were any.
+ */
 static bool
 resume_copied(void)
 {
 	TableAccess access = table_access_open(ACCESS_ROWS);
-	const char *sql = "UPDATE %s AS t SET hold = NULL"
-					  " WHERE t.hold = '" HOME_COPIED "' AND t.state IN ('PLAN', 'WORK')%s";
+	SPIExecuteOptions options = {0};
+	const char *copied = "hold = '" HOME_COPIED "' AND state IN ('PLAN', 'WORK')";
 	uint64 count;
 
 	SPI_connect();
-	count = table_access_execute(&access, psprintf(sql, access.table, access.condition),
-								 (SPIExecuteOptions){0}, SPI_OK_UPDATE);
+	/* a trigger of the owner's may refuse an UPDATE, which need not be */
+	count = table_access_execute(
+		&access, psprintf("SELECT FROM %s AS t WHERE %s LIMIT 1", access.rows, copied), options,
+		SPI_OK_SELECT);
+	if (count > 0)
+		count = table_access_execute(
+			&access,
+			psprintf("UPDATE %s AS t SET hold = NULL"
+					 "  FROM (SELECT c.ctid AS tid, c.tableoid AS oid FROM %s AS c"
+					 "         WHERE %s FOR NO KEY UPDATE SKIP LOCKED) AS n"
+					 " WHERE t.ctid = n.tid AND t.tableoid = n.oid%s",
+					 access.table, access.table, copied, access.condition),
+			options, SPI_OK_UPDATE);
 	SPI_finish();
 	return count > 0;
 }
@@ -267,9 +281,7 @@ pg_task_release(PG_FUNCTION_ARGS)
 	if (!has_privs_of_role(GetUserId(), access.owner))
 		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_TABLE, get_rel_name(access.relid));
 	/* the scheduler may not have looked at it yet */
-	SPI_connect();
-	away = home_claim(access.relid) == HOME_AWAY;
-	SPI_finish();
+	away = home_claim(access.relid, true) == HOME_AWAY;
 	if (away)
 	{
 		home_set(access.relid);

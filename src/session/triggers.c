@@ -942,14 +942,16 @@ set_labels(const TriggerRow *row, Columns *columns)
 
 /*
  * A new row that waits and was bound in another database was copied from there, by a dump as well,
- * and might have run there: it is on hold.  A row that is replicated is as its publisher has it.
+ * and might have run there: it is on hold.  A row that is replicated is as its publisher has it,
+ * and one that comes into a partition may have been moved.
  */
 static void
 hold_copied_row(const TriggerRow *row, Columns *columns)
 {
 	if (home_is_elsewhere(trigger_role_id(row)) && !owner_acts() &&
 		SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
-		trigger_is_null(row, COLUMN_HOLD) &&
+		!row->rel->rd_rel->relispartition &&
+		(trigger_is_null(row, COLUMN_HOLD) || waits_for_start(row)) &&
 		(trigger_has_state(row, "PLAN") || trigger_has_state(row, "WORK")))
 		set_column(columns, row, COLUMN_HOLD, CStringGetTextDatum(HOME_COPIED), false);
 }

@@ -363,7 +363,7 @@ claim_table(Oid relid, Oid caller)
 	}
 	relation_close(rel, NoLock);
 	check_caller(caller, owner);
-	return home_claim(relid) == HOME_AWAY ? InvalidOid : owner;
+	return home_claim(relid, OidIsValid(caller)) == HOME_AWAY ? InvalidOid : owner;
 }
 
 /* ---- the tables beside it ---- */

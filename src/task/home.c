@@ -2,23 +2,29 @@
  * home.c
  *		The database in which a task table is at home, as a mark says at the end of the comment on
  *		pg_task_release(): the oid of the database, the identifier of the system, which restore of a
- *		backup that system is, and the oid of the table.
+ *		backup that system is, and the oid of the table.  There is a mark for each table of this
+ *		database that was served.
  *
- * A clone of the database carries the mark along, and so does a copy of the server.  A dump does
+ * A clone of the database carries the marks along, and so does a copy of the server.  A dump does
  * not, since the function belongs to the extension: the rows tell, each of which was bound to its
- * role in some database.  Only a superuser can change the mark.  It costs a task nothing.
+ * role in some database.  Only a superuser can change a mark.  It costs a task nothing.
  *
- * This file decides nothing: a table that is away from home is held back by the scheduler.
+ * This file executes no code of anybody, and decides nothing: a table that is away from home is
+ * held back by the scheduler.
  */
 #include "postgres.h"
 
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
 #include "commands/comment.h"
 #include "commands/policy.h"
 #include "common/hashfn.h"
-#include "executor/spi.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "nodes/parsenodes.h"
@@ -28,10 +34,10 @@
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 #include "shared/shared.h"
 #include "task/home.h"
-#include "task/owner.h"
 #include "task/relation.h"
 
 /* A mark begins with one of these.  Then come the numbers, and a bracket. */
@@ -94,63 +100,103 @@ mark_here(Oid relid)
 	return mark;
 }
 
-/* Where the mark begins in a comment; NULL if there is none. */
+/* Where the next mark begins in a text; NULL if there is none. */
 static const char *
-find_mark(const char *comment)
+find_mark(const char *text)
 {
-	const char *home = strstr(comment, MARK_HOME);
-	const char *away = strstr(comment, MARK_AWAY);
+	const char *home = strstr(text, MARK_HOME);
+	const char *away = strstr(text, MARK_AWAY);
 
 	return home == NULL || (away != NULL && away < home) ? away : home;
 }
 
-/* Read the mark in a comment that has one.  What cannot be read is a home that is not here. */
-static HomeMark
-parse_mark(const char *comment)
+/*
+ * Read the next mark in a text, and set *text behind it.  False: there is none.  What cannot be
+ * read is a home that is not here.
+ */
+static bool
+next_mark(const char **text, HomeMark *mark)
 {
-	const char *text = find_mark(comment);
-	HomeMark mark = {0};
+	const char *begin = *text ? find_mark(*text) : NULL;
 	char *end;
 
-	mark.away = strncmp(text, MARK_AWAY, strlen(MARK_AWAY)) == 0;
-	mark.database = strtoul(text + strlen(MARK_HOME), &end, 10);
+	memset(mark, 0, sizeof(HomeMark));
+	if (begin == NULL)
+		return false;
+	mark->away = strncmp(begin, MARK_AWAY, strlen(MARK_AWAY)) == 0;
+	mark->database = strtoul(begin + strlen(MARK_HOME), &end, 10);
 	if (*end == '/')
-		mark.system = strtoull(end + 1, &end, 10);
+		mark->system = strtoull(end + 1, &end, 10);
 	if (*end == '/')
-		mark.restore = strtoull(end + 1, &end, 10);
+		mark->restore = strtoull(end + 1, &end, 10);
 	if (*end == '/')
-		mark.relid = strtoul(end + 1, &end, 10);
+		mark->relid = strtoul(end + 1, &end, 10);
+	*text = end;
+	return true;
+}
+
+/* The mark of a table; all 0 if it has none. */
+static HomeMark
+read_mark(Oid relid)
+{
+	const char *text = read_comment();
+	HomeMark mark;
+
+	while (next_mark(&text, &mark))
+		if (mark.relid == relid)
+			break;
 	return mark;
 }
 
-/* The mark there is; all 0 if there is none. */
-static HomeMark
-read_mark(void)
+/* Does a mark say that its table is at home here? */
+static bool
+is_here(HomeMark mark)
 {
-	const char *comment = read_comment();
-	HomeMark none = {0};
+	HomeMark here = mark_here(mark.relid);
 
-	return comment && find_mark(comment) ? parse_mark(comment) : none;
+	/* a server that was a standby does not know of the restore of its primary */
+	return mark.database == here.database && mark.system == here.system &&
+		   (here.restore == 0 || mark.restore == here.restore);
 }
 
-/* The comment with this mark instead of the one that it may have. */
-static char *
-mark_comment(const char *comment, HomeMark mark)
+static void
+append_mark(StringInfo comment, HomeMark mark)
 {
-	const char *old = comment ? find_mark(comment) : NULL;
-	int length = old ? (int) (old - comment) : comment ? (int) strlen(comment) : 0;
-
-	return psprintf("%.*s%s%s%u/" UINT64_FORMAT "/" UINT64_FORMAT "/%u]", length,
-					comment ? comment : "", comment && !old ? " " : "",
-					mark.away ? MARK_AWAY : MARK_HOME, mark.database, mark.system, mark.restore,
-					mark.relid);
+	appendStringInfo(comment, "%s%s%u/" UINT64_FORMAT "/" UINT64_FORMAT "/%u]",
+					 comment->len > 0 ? " " : "", mark.away ? MARK_AWAY : MARK_HOME, mark.database,
+					 mark.system, mark.restore, mark.relid);
 }
 
-/* The schedulers learn of a mark as of another change of the table. */
+/* Begin a comment with what the other one says beside its marks. */
+static void
+begin_comment(StringInfo comment, const char *other)
+{
+	const char *first = other ? find_mark(other) : NULL;
+
+	initStringInfo(comment);
+	if (other)
+		appendBinaryStringInfo(comment, other, first ? (int) (first - other) : (int) strlen(other));
+	while (comment->len > 0 && comment->data[comment->len - 1] == ' ')
+		comment->data[--comment->len] = '\0';
+}
+
+/*
+ * Write the mark of a table, in the place of the one that it may have; those of tables that are
+ * gone go as well.  The schedulers learn of it as of another change of the table.
+ */
 static void
 write_mark(HomeMark mark)
 {
-	CreateComments(marked_function(), ProcedureRelationId, 0, mark_comment(read_comment(), mark));
+	const char *other = read_comment();
+	StringInfoData comment;
+	HomeMark kept;
+
+	begin_comment(&comment, other);
+	while (next_mark(&other, &kept))
+		if (kept.relid != mark.relid && SearchSysCacheExists1(RELOID, ObjectIdGetDatum(kept.relid)))
+			append_mark(&comment, kept);
+	append_mark(&comment, mark);
+	CreateComments(marked_function(), ProcedureRelationId, 0, comment.data);
 	CommandCounterIncrement();
 	CacheInvalidateRelcacheByRelid(mark.relid);
 }
@@ -167,7 +213,7 @@ home_is_set_by(const Node *statement)
 
 /*
  * Is a table of ours being restored from a dump?  That makes the policies last; they and the
- * comment on the table are ours.  To complete the table meanwhile would be in the way.
+ * comments on the tables are ours.  To complete the table meanwhile would be in the way.
  */
 static bool
 is_being_restored(Oid relid)
@@ -178,92 +224,151 @@ is_being_restored(Oid relid)
 		   GetComment(relid, RelationRelationId, 0) != NULL &&
 		   (!OidIsValid(get_relation_policy_oid(relid, "pg_task_own", true)) ||
 			(relation_owner(queue) == relation_owner(relid) &&
+			 GetComment(queue, RelationRelationId, 0) != NULL &&
 			 !OidIsValid(get_relation_policy_oid(queue, "pg_task_queue_own", true))));
 }
 
-/* Where is this task table at home, as far as the mark says?  The caller holds a lock on it. */
+/* Where is this task table at home, as far as is known?  The caller holds a lock on it. */
 HomeState
 home_find(Oid relid)
 {
-	HomeMark here = mark_here(relid);
-	HomeMark mark = read_mark();
+	HomeMark mark = read_mark(relid);
 
 	if (mark.relid != relid)
 		return is_being_restored(relid) ? HOME_AWAY : HOME_UNMARKED;
-	/* a server that was a standby does not know of the restore of its primary */
-	if (mark.away || mark.database != here.database || mark.system != here.system ||
-		(here.restore != 0 && mark.restore != here.restore))
-		return HOME_AWAY;
-	return HOME_HERE;
+	return mark.away || !is_here(mark) ? HOME_AWAY : HOME_HERE;
+}
+
+/* The numbers of the columns that tell whether a row waits, and where it was bound. */
+typedef struct HomeColumns
+{
+	AttrNumber state;
+	AttrNumber role_id;
+} HomeColumns;
+
+/* Is this a row that waits or runs, or only one of those that were bound in another database? */
+static bool
+is_waiting_row(HeapTuple tuple, TupleDesc desc, HomeColumns columns, bool elsewhere)
+{
+	bool isnull;
+	Datum value = heap_getattr(tuple, columns.state, desc, &isnull);
+	char *word = isnull ? NULL : TextDatumGetCString(value);
+	bool waits = word && (strcmp(word, "PLAN") == 0 || strcmp(word, "WORK") == 0);
+
+	if (word)
+		pfree(word);
+	if (!waits || !elsewhere)
+		return waits;
+	value = heap_getattr(tuple, columns.role_id, desc, &isnull);
+	return !isnull && home_is_elsewhere(DatumGetInt64(value));
+}
+
+/*
+ * Has this table, or partition, such a row?  All rows are read, once in the life of a table, and
+ * not by a query: that could run code of its owner.
+ */
+static bool
+has_waiting_row(Oid relid, bool elsewhere)
+{
+	HomeColumns columns = {get_attnum(relid, task_columns[COLUMN_STATE].name),
+						   get_attnum(relid, task_columns[COLUMN_ROLE_ID].name)};
+	bool found = false;
+	Snapshot snapshot;
+	SysScanDesc scan;
+	HeapTuple tuple;
+	Relation rel;
+
+	/* a table that the user has made has no such column yet */
+	if (get_atttype(relid, columns.state) != TEXTOID ||
+		(elsewhere && get_atttype(relid, columns.role_id) != INT8OID))
+		return false;
+	rel = table_open(relid, AccessShareLock);
+	/* an older one may lack the rows */
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	scan = systable_beginscan(rel, InvalidOid, false, snapshot, 0, NULL);
+	while (!found && HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		CHECK_FOR_INTERRUPTS();
+		found = is_waiting_row(tuple, RelationGetDescr(rel), columns, elsewhere);
+	}
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, NoLock);
+	return found;
+}
+
+/* The same of a table with all its partitions. */
+static bool
+has_waiting_rows(Oid relid, bool elsewhere)
+{
+	Relation rel = table_open(relid, AccessShareLock);
+	bool partitioned = rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
+	List *relids = partitioned ? relation_members(rel) : list_make1_oid(relid);
+	bool found = false;
+	ListCell *cell;
+
+	foreach(cell, relids)
+		if (!found && get_rel_relkind(lfirst_oid(cell)) == RELKIND_RELATION)
+			found = has_waiting_row(lfirst_oid(cell), elsewhere);
+	table_close(rel, NoLock);
+	return found;
+}
+
+/* Two that change the marks at once would be an error. */
+static void
+lock_marks(void)
+{
+	LockDatabaseObject(ProcedureRelationId, marked_function(), 0, ShareUpdateExclusiveLock);
 }
 
 /* From now on the table is at home in this database. */
 void
 home_set(Oid relid)
 {
-	/* two that change the comment at once would be an error */
-	LockDatabaseObject(ProcedureRelationId, marked_function(), 0, ShareUpdateExclusiveLock);
+	lock_marks();
 	write_mark(mark_here(relid));
 }
 
-/* Has the table rows that may run, or only: that were bound in another database? */
-static bool
-has_waiting_rows(Oid relid, bool elsewhere)
-{
-	const char *table = quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
-												   get_rel_name(relid));
-	char *bound = psprintf(" AND t.role_id <> 0 AND t.role_id >> 32 <> %d", (int32) home_tag());
-	char *sql = psprintf("SELECT FROM %s%s AS t WHERE t.state IN ('PLAN', 'WORK')%s",
-						 get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE ? "" : "ONLY ", table,
-						 elsewhere ? bound : "");
-	OwnerScope scope;
-	int code;
-
-	if (elsewhere && get_attnum(relid, task_columns[COLUMN_ROLE_ID].name) == InvalidAttrNumber)
-		return false;
-	/* nothing of the owner's is executed as anybody else; an older snapshot may lack the rows */
-	owner_restrict(relation_owner(relid), &scope);
-	PushActiveSnapshot(GetLatestSnapshot());
-	code = SPI_execute(sql, true, 1);
-	PopActiveSnapshot();
-	owner_restrict_end(&scope);
-	if (code != SPI_OK_SELECT)
-		elog(ERROR, "could not look for waiting tasks: %s", SPI_result_code_string(code));
-	return SPI_processed > 0;
-}
-
 /*
- * The scheduler, or a function, has come to the table: it is at home here, unless rows wait in
- * it that come from elsewhere, which might have run there.  If it is away, it stays so, wherever it
- * is taken.  Connected to SPI.  Returns what is so.
+ * The scheduler has come to the table, or somebody who wants it to be used "now", also if it seems
+ * to be being restored.  It is at home here, unless rows wait in it that might run elsewhere, too:
+ * in a copy all that wait, in a table without a mark those that were bound elsewhere.  If it was
+ * found away, it stays so.  Returns what is so.
  */
 HomeState
-home_claim(Oid relid)
+home_claim(Oid relid, bool now)
 {
 	HomeState state = home_find(relid);
-	HomeMark mark = mark_here(relid);
+	HomeMark mark;
 
-	if (state == HOME_HERE || (state == HOME_AWAY && is_being_restored(relid)))
+	if (state == HOME_HERE)
 		return state;
-	LockDatabaseObject(ProcedureRelationId, marked_function(), 0, ShareUpdateExclusiveLock);
-	state = home_find(relid);
-	if (state == HOME_HERE || (state == HOME_AWAY && read_mark().away))
-		return state;
-	mark.away = has_waiting_rows(relid, state == HOME_UNMARKED);
+	lock_marks();
+	mark = read_mark(relid);
+	if (mark.relid != relid && !now && is_being_restored(relid))
+		return HOME_AWAY;
+	if (mark.relid == relid && is_here(mark))
+		return mark.away ? HOME_AWAY : HOME_HERE;
+	state = has_waiting_rows(relid, mark.relid != relid) ? HOME_AWAY : HOME_HERE;
+	mark = mark_here(relid);
+	mark.away = state == HOME_AWAY;
 	write_mark(mark);
-	return mark.away ? HOME_AWAY : HOME_HERE;
+	return state;
 }
 
 /*
- * pg_upgrade sets this comment in a new system, in which databases have the oids that they had:
- * return it with the mark of that system, or NULL if the table was not at home.
+ * pg_upgrade sets this comment in a new system, in which databases and tables have the oids that
+ * they had: return it with marks of that system for the tables that were at home.
  */
 char *
 home_upgraded(const char *comment)
 {
-	HomeMark mark = parse_mark(comment);
+	StringInfoData upgraded;
+	HomeMark mark;
 
-	if (mark.away || mark.database != MyDatabaseId)
-		return NULL;
-	return mark_comment(comment, mark_here(mark.relid));
+	begin_comment(&upgraded, comment);
+	while (next_mark(&comment, &mark))
+		append_mark(&upgraded,
+					mark.away || mark.database != MyDatabaseId ? mark : mark_here(mark.relid));
+	return upgraded.data;
 }

@@ -337,14 +337,14 @@ subtest 'the places that act as somebody else' => sub {
 		}
 	}
 	# owner.c is the switch itself.  Executors: tasks of tenants wait.  Sessions of tenants: they
-	# are refused.  trigger_row.c reads a sequence and runs no code of anybody.  create.c and home.c are
-	# of the scheduler, which runs no code of tenants, and of whoever has the rights of the owner; its
+	# are refused.  trigger_row.c reads a sequence and runs no code of anybody.  create.c is of the
+	# scheduler, which runs no code of tenants, and of whoever has the rights of the owner; its
 	# statements run no code of anybody (created_tables.pl).
 	is(join("\n", sort keys %places), join("\n", sort
 		'executor/write_back.c begin_acting',
 		'scheduler/work.c work_begin', 'session/trigger_row.c read_sequence',
 		'session/after.c mark_waiting', 'session/table_access.c become_user',
-		'task/create.c may_find', 'task/create.c create_tables', 'task/home.c has_waiting_rows',
+		'task/create.c may_find', 'task/create.c create_tables',
 		'task/owner.c owner_return', 'task/owner.c owner_restrict_end',
 		'task/owner.c restrict_user',
 		'task/queue_table.c read_as_owner'), 'no place but these');
