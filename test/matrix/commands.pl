@@ -37,6 +37,7 @@ sub client
 	my ($server, @command) = @_;
 	my ($out, $err) = ('', '');
 
+	end_sessions($server);
 	local $ENV{PGHOST} = $server->host;
 	local $ENV{PGPORT} = $server->port;
 	IPC::Run::run(\@command, '>', \$out, '2>', \$err);
@@ -47,7 +48,11 @@ sub client
 sub command
 {
 	my ($sql, %opt) = @_;
-	my ($rc, $out, $err) = ($opt{node} // $node)->psql($opt{db} // 'postgres', $sql);
+	my $server = $opt{node} // $node;
+
+	# which would be in the way of a command on their database
+	end_sessions($server);
+	my ($rc, $out, $err) = $server->psql($opt{db} // 'postgres', $sql);
 
 	return $err;
 }
@@ -357,6 +362,8 @@ subtest 'pg_upgrade' => sub {
 	my $here = qx(pg_config --bindir);
 	my @newer = split / /, $ENV{PG_TASK_NEWER} // '';
 	chomp $here;
+	insert_task($node, db => 'one', request => 'SELECT 9', role => 'tenant', dt => 'infinity');
+	end_sessions($node);
 	sql('CREATE DATABASE held TEMPLATE one');
 	wait_until($node, q{SELECT state = 'held back' FROM pg_stat_task_scheduler()
 		WHERE datname = 'held'});

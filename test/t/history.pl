@@ -177,11 +177,12 @@ subtest 'until the whole flow has ended' => sub {
 
 # What others wait for as well is asked how it ended, when they are judged.
 subtest 'while a task waits for it and for others' => sub {
-	my $failed = old_row(state => 'FAIL', keep => '1 s');
+	my $failed = old_row(state => 'FAIL');
 	my $later = insert_task($node, request => 'SELECT 1', hold => 'later');
 	my %waits = map { $_ => insert_task($node, request => 'SELECT 1', after => "{$failed,$later}",
 		rule => $_) } qw(any failed ended);
 
+	sql("UPDATE task SET keep = '1 s' WHERE id = $failed");
 	wait_for_walk();
 	is_there('the failure', $failed);
 	is(count_of($node, "state = 'PLAN' AND id IN (" . join(', ', values %waits) . ')'), 3,
