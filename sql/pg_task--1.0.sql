@@ -1294,6 +1294,7 @@ COMMENT ON FUNCTION pg_catalog.pg_task_takers() IS
 CREATE FUNCTION pg_catalog.pg_task_release() RETURNS boolean
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pg_task_release';
 
+-- No update script sets this again: src/task/home.c keeps its marks in it.
 COMMENT ON FUNCTION pg_catalog.pg_task_release() IS
     'let the tasks run that are held back: the database was copied or restored, or its scheduler has'
     ' crashed the server';
