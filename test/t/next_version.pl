@@ -60,7 +60,7 @@ sub make_next
 {
 	my ($bin, $target) = @_;
 
-	run_log([ 'make', '-s', '-j2', '-C', "$folder/next", 'with_llvm=no', 'COPT=-O1',
+	run_log([ 'make', '-s', '-j2', '-C', "$folder/next", 'with_llvm=no', 'COPT=-O0',
 		"PG_CONFIG=$bin/pg_config", $target ]) or BAIL_OUT("make $target");
 	return;
 }
