@@ -16,12 +16,9 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "catalog/namespace.h"
 #include "commands/dbcommands.h"
 #include "commands/defrem.h"
-#include "nodes/makefuncs.h"
 #include "nodes/parsenodes.h"
-#include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
 

@@ -281,12 +281,9 @@ pg_task_release(PG_FUNCTION_ARGS)
 	if (!has_privs_of_role(GetUserId(), access.owner))
 		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_TABLE, get_rel_name(access.relid));
 	/* the scheduler may not have looked at it yet */
-	away = home_claim(access.relid, true) == HOME_AWAY;
+	away = home_release(access.relid);
 	if (away)
-	{
-		home_set(access.relid);
 		(void) pending_add_events(access.relid, SHARED_SCAN);
-	}
 	/* one that has not been completed has no such rows */
 	if (get_attnum(access.relid, task_columns[COLUMN_HOLD].name) == InvalidAttrNumber)
 		PG_RETURN_BOOL(away);

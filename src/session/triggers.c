@@ -992,8 +992,7 @@ pg_task_bound(PG_FUNCTION_ARGS)
 	/* the owner inserts a row from a task table, as a dump does: what it waits for may be gone */
 	was_bound = trigger_role_id(&row) != 0;
 	known = was_bound && row_check_owner(row.rel);
-	if (was_bound)
-		hold_copied_row(&row, &columns);
+	hold_copied_row(&row, &columns);
 	set_labels(&row, &columns);
 	set_spread(&row, &columns);
 	if (columns.count > 0)

@@ -453,11 +453,11 @@ create_tables(const Location *where, Oid user, Oid caller, Oid known)
 			return result;
 		create_extension();
 	}
-	else
-		(void) is_older_extension(get_extension_oid("pg_task", false));
 	if (!OidIsValid(known))
 		check_caller(caller, user);
 	owner_restrict(user, &scope);
+	if (OidIsValid(caller))
+		(void) is_older_extension(get_extension_oid("pg_task", false));
 	making.schema = OidIsValid(known) ? get_rel_namespace(known) : find_schema(where, user, true);
 	owner_restrict_end(&scope);
 	making.relid = get_relname_relid(where->table, making.schema);

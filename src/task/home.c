@@ -26,7 +26,6 @@
 #include "commands/policy.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
-#include "nodes/makefuncs.h"
 #include "nodes/parsenodes.h"
 #include "parser/parse_func.h"
 #include "storage/lmgr.h"
@@ -239,27 +238,20 @@ home_find(Oid relid)
 	return mark.away || !is_here(mark) ? HOME_AWAY : HOME_HERE;
 }
 
-/* The numbers of the columns that tell whether a row waits, and where it was bound. */
-typedef struct HomeColumns
-{
-	AttrNumber state;
-	AttrNumber role_id;
-} HomeColumns;
-
-/* Is this a row that waits or runs, or only one of those that were bound in another database? */
+/* Does this row wait or run, and, with "role_id", was it bound in another database? */
 static bool
-is_waiting_row(HeapTuple tuple, TupleDesc desc, HomeColumns columns, bool elsewhere)
+is_waiting_row(HeapTuple tuple, TupleDesc desc, AttrNumber state, AttrNumber role_id)
 {
 	bool isnull;
-	Datum value = heap_getattr(tuple, columns.state, desc, &isnull);
+	Datum value = heap_getattr(tuple, state, desc, &isnull);
 	char *word = isnull ? NULL : TextDatumGetCString(value);
 	bool waits = word && (strcmp(word, "PLAN") == 0 || strcmp(word, "WORK") == 0);
 
 	if (word)
 		pfree(word);
-	if (!waits || !elsewhere)
+	if (!waits || role_id == InvalidAttrNumber)
 		return waits;
-	value = heap_getattr(tuple, columns.role_id, desc, &isnull);
+	value = heap_getattr(tuple, role_id, desc, &isnull);
 	return !isnull && home_is_elsewhere(DatumGetInt64(value));
 }
 
@@ -270,8 +262,9 @@ is_waiting_row(HeapTuple tuple, TupleDesc desc, HomeColumns columns, bool elsewh
 static bool
 has_waiting_row(Oid relid, bool elsewhere)
 {
-	HomeColumns columns = {get_attnum(relid, task_columns[COLUMN_STATE].name),
-						   get_attnum(relid, task_columns[COLUMN_ROLE_ID].name)};
+	AttrNumber state = get_attnum(relid, task_columns[COLUMN_STATE].name);
+	AttrNumber role_id =
+		elsewhere ? get_attnum(relid, task_columns[COLUMN_ROLE_ID].name) : InvalidAttrNumber;
 	bool found = false;
 	Snapshot snapshot;
 	SysScanDesc scan;
@@ -279,8 +272,8 @@ has_waiting_row(Oid relid, bool elsewhere)
 	Relation rel;
 
 	/* a table that the user has made has no such column yet */
-	if (get_atttype(relid, columns.state) != TEXTOID ||
-		(elsewhere && get_atttype(relid, columns.role_id) != INT8OID))
+	if (get_atttype(relid, state) != TEXTOID ||
+		(elsewhere && get_atttype(relid, role_id) != INT8OID))
 		return false;
 	rel = table_open(relid, AccessShareLock);
 	/* an older one may lack the rows */
@@ -289,7 +282,7 @@ has_waiting_row(Oid relid, bool elsewhere)
 	while (!found && HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		CHECK_FOR_INTERRUPTS();
-		found = is_waiting_row(tuple, RelationGetDescr(rel), columns, elsewhere);
+		found = is_waiting_row(tuple, RelationGetDescr(rel), state, role_id);
 	}
 	systable_endscan(scan);
 	UnregisterSnapshot(snapshot);
@@ -321,39 +314,55 @@ lock_marks(void)
 	LockDatabaseObject(ProcedureRelationId, marked_function(), 0, ShareUpdateExclusiveLock);
 }
 
-/* From now on the table is at home in this database. */
-void
-home_set(Oid relid)
+/*
+ * Is the table away, as its mark says, if that is "known"?  Else it is if rows wait in it that
+ * might run elsewhere, too: in a copy all that wait, in a table without a mark those that were
+ * bound elsewhere.  The caller has locked the marks.
+ */
+static bool
+is_away(Oid relid, bool *known)
 {
-	lock_marks();
-	write_mark(mark_here(relid));
+	HomeMark mark = read_mark(relid);
+
+	*known = mark.relid == relid && is_here(mark);
+	return *known ? mark.away : has_waiting_rows(relid, mark.relid != relid);
 }
 
 /*
  * The scheduler has come to the table, or somebody who wants it to be used "now", also if it seems
- * to be being restored.  It is at home here, unless rows wait in it that might run elsewhere, too:
- * in a copy all that wait, in a table without a mark those that were bound elsewhere.  If it was
- * found away, it stays so.  Returns what is so.
+ * to be being restored.  What is found of it is marked: if it was found away, it stays so.  Returns
+ * what is so.
  */
 HomeState
 home_claim(Oid relid, bool now)
 {
-	HomeState state = home_find(relid);
-	HomeMark mark;
+	HomeMark mark = mark_here(relid);
+	bool known;
 
-	if (state == HOME_HERE)
-		return state;
+	if (home_find(relid) == HOME_HERE)
+		return HOME_HERE;
 	lock_marks();
-	mark = read_mark(relid);
-	if (mark.relid != relid && !now && is_being_restored(relid))
+	if (!now && read_mark(relid).relid != relid && is_being_restored(relid))
 		return HOME_AWAY;
-	if (mark.relid == relid && is_here(mark))
-		return mark.away ? HOME_AWAY : HOME_HERE;
-	state = has_waiting_rows(relid, mark.relid != relid) ? HOME_AWAY : HOME_HERE;
-	mark = mark_here(relid);
-	mark.away = state == HOME_AWAY;
-	write_mark(mark);
-	return state;
+	mark.away = is_away(relid, &known);
+	if (!known)
+		write_mark(mark);
+	return mark.away ? HOME_AWAY : HOME_HERE;
+}
+
+/* From now on the table is at home in this database.  Returns whether it was away. */
+bool
+home_release(Oid relid)
+{
+	bool known;
+	bool away;
+
+	if (home_find(relid) == HOME_HERE)
+		return false;
+	lock_marks();
+	away = is_away(relid, &known);
+	write_mark(mark_here(relid));
+	return away;
 }
 
 /*

@@ -23,7 +23,7 @@ extern uint32 home_tag(void);
 extern bool home_is_elsewhere(int64 role_id);
 extern HomeState home_find(Oid relid);
 extern HomeState home_claim(Oid relid, bool now);
-extern void home_set(Oid relid);
+extern bool home_release(Oid relid);
 extern bool home_is_set_by(const Node *statement);
 extern char *home_upgraded(const char *comment);
 

@@ -469,6 +469,13 @@ roles_bind(const char *name)
 	return bind_to(get_role_oid(name, true));
 }
 
+/* Was this "role_id" written in this database? */
+static bool
+is_bound(int64 id)
+{
+	return id != 0 && !home_is_elsewhere(id);
+}
+
 /*
  * The role of a row with this name and "role_id".  A row that is not bound, or that was bound in
  * another database, belongs to the role that has the name now.  The role may have been dropped.
@@ -476,7 +483,7 @@ roles_bind(const char *name)
 Oid
 roles_bound(const char *name, int64 id)
 {
-	return id == 0 || home_is_elsewhere(id) ? get_role_oid(name, true) : (Oid) (uint32) id;
+	return is_bound(id) ? (Oid) (uint32) id : get_role_oid(name, true);
 }
 
 /* May a session of "user" act as the role of a row?  Not if the role was dropped. */
@@ -500,7 +507,7 @@ roles_find(const char *name, int64 id)
 	role.name = GetUserNameFromId(role.oid, true);
 	if (role.name)
 		role.id = bind_to(role.oid);
-	else if (id != 0 && !home_is_elsewhere(id))
+	else if (is_bound(id))
 		role.error = psprintf("role \"%s\" of the task was dropped", name);
 	else
 		role.error = psprintf("role \"%s\" does not exist", name);
