@@ -153,8 +153,8 @@ for package in $missing; do systemctl disable "${package%-server}" || true; done
 '
 
 # Outside: modules of npm, which has the settings of whoever runs this. What it brings is kept in a
-# folder of its own, and handed over as an archive on descriptor 4, for neither that folder nor those
-# settings need be visible inside. Without arguments, or if npm fails, none are.
+# folder of its own, and handed over as an archive on descriptor 4, for neither that folder nor
+# those settings need be visible inside. Without arguments, or if npm fails, none are.
 hand_over_modules() {
     local cache=${XDG_CACHE_HOME:-$HOME/.cache}/pg_task/peers
     local archive=$cache/$*.tar

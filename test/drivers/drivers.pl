@@ -1,7 +1,7 @@
-# The same work by drivers and mappers of five languages, connected directly and by way of pgbouncer,
-# each as a user of the application who is no owner: enqueue and roll back, wait for the end, read
-# every column, debounce, save what is stale, enqueue in bulk, take and finish a task.  Run by
-# scripts/drivers.  A program that lacks its driver is skipped.
+# The same work by drivers and mappers of five languages, connected directly and by way of
+# pgbouncer, each as a user of the application who is no owner: enqueue and roll back, wait for the
+# end, read every column, debounce, save what is stale, enqueue in bulk, take and finish a task.  Run
+# by scripts/drivers.  A program that lacks its driver is skipped.
 use strict;
 use warnings;
 use FindBin;
@@ -46,28 +46,25 @@ sub has { my ($command) = @_; return eval { run_log($command) } }
 
 run_log([ 'go', 'build', '-o', "$dir/pgx", "$here/pgx.go" ]) if has($program{pgx}[0]);
 
-# Runs a program; its rows are gone afterwards.
-sub check
+# Runs the programs, one after another: the rows of each are gone afterwards.
+sub check_programs
 {
-	my ($name, $how) = @_;
-	my ($out, $err) = run_command($program{$name}[1]);
-
-	is("$out\n", $expected, "$name: $how") or diag($err);
-	sql(q{DELETE FROM task WHERE role = 'app'});
-	return;
-}
-
-@ENV{qw(PGHOST PGPORT PGDATABASE PGUSER)} = ($node->host, $node->port, 'postgres', 'app');
-subtest 'connected directly' => sub {
 	for my $name (sort keys %program)
 	{
 	  SKIP:
 		{
 			skip("$name is not installed", 1) unless has($program{$name}[0]);
-			check($name, 'direct');
+			my ($out, $err) = run_command($program{$name}[1]);
+
+			is("$out\n", $expected, $name) or diag($err);
+			sql(q{DELETE FROM task WHERE role = 'app'});
 		}
 	}
-};
+	return;
+}
+
+@ENV{qw(PGHOST PGPORT PGDATABASE PGUSER)} = ($node->host, $node->port, 'postgres', 'app');
+subtest 'connected directly' => \&check_programs;
 
 for my $mode (qw(transaction session))
 {
@@ -76,7 +73,7 @@ for my $mode (qw(transaction session))
 		my $port = PostgreSQL::Test::Cluster::get_free_port();
 		my $ini = "$dir/pgbouncer_$mode.ini";
 
-		append_to_file($ini, '[databases]' . "\npostgres = user=app host=" . $node->host . ' port='
+		append_to_file($ini, "[databases]\npostgres = user=app host=" . $node->host . ' port='
 			. $node->port . "\n[pgbouncer]\nlisten_port = $port\nunix_socket_dir = $dir\n"
 			. "auth_type = any\npool_mode = $mode\ndefault_pool_size = 4\nlogfile = $ini.log\n"
 			. "ignore_startup_parameters = extra_float_digits\n");
@@ -84,14 +81,7 @@ for my $mode (qw(transaction session))
 		local @ENV{qw(PGHOST PGPORT POOLED)} = ($dir, $port, 'yes');
 
 		ok(poll_for(sub { return -S "$dir/.s.PGSQL.$port" }), 'the pooler is there');
-		for my $name (sort keys %program)
-		{
-		  SKIP:
-			{
-				skip("$name is not installed", 1) unless has($program{$name}[0]);
-				check($name, $mode);
-			}
-		}
+		check_programs();
 		$pooler->signal('INT');
 		$pooler->finish;
 	};
@@ -110,7 +100,6 @@ subtest 'alembic' => sub {
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import MetaData, create_engine
-import sys
 with create_engine("postgresql+psycopg2://").connect() as conn:
     for options in {}, {"include_object": include_object}:
         context = MigrationContext.configure(conn, opts={**options, "target_metadata": MetaData()})
@@ -118,7 +107,8 @@ with create_engine("postgresql+psycopg2://").connect() as conn:
 });
 	local $ENV{PGUSER} = 'postgres';
 	my ($out, $err) = run_command([ 'python3', $file ]);
-	like($out, qr/^[23]\n0$/, 'it would drop the tables, and with the filter it does not') or diag($err);
+	like($out, qr/^[23]\n0$/, 'it would drop the tables, and with the filter it does not')
+	  or diag($err);
 };
 
 done_testing();

@@ -34,7 +34,8 @@ use Test::More;
 use Time::HiRes qw(usleep clock_gettime CLOCK_MONOTONIC);
 
 our @EXPORT = qw(
-	new_node copy_server set_conf apply_conf end_sessions build_module crash kill_server make_clock set_clock
+	new_node copy_server set_conf apply_conf end_sessions build_module crash kill_server
+	make_clock set_clock
 	run_psql sql sql_as sql_in error_of sqlstate_of notices_of literal open_session
 	insert_task insert_rule run_task start_crash task is_row count_of start_delay
 	make_gates open_gate
@@ -72,7 +73,7 @@ sub new_node
 {
 	my ($name, %opt) = @_;
 	my $node = PostgreSQL::Test::Cluster->new($name,
-		map { ($_ => $opt{$_}) } grep { $opt{$_} } 'install_path');
+		$opt{install_path} ? (install_path => $opt{install_path}) : ());
 
 	$main_node //= $node;
 	my %init = %{ $opt{init} || {} };

@@ -60,6 +60,58 @@ sub unpause
 	sql(q{UPDATE task_queue SET paused = false}, db => $db, %opt);
 }
 
+# Waits until all that came from the origin has run.
+sub wait_until_run
+{
+	my ($db) = @_;
+
+	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE state = 'DONE'
+		AND request <> 'SELECT 0'}, db => $db);
+}
+
+# The tasks of a copy of the origin are held back, and run when they are released.
+sub runs_when_released
+{
+	my ($db) = @_;
+
+	unpause($db);
+	wait_for_hold($db);
+	is(waiting($db), 'SELECT 1 PLAN, SELECT 2 PLAN', "$db: what waits is held back");
+	is(release($db), 't', 'released');
+	wait_until_run($db);
+	sql("DROP DATABASE $db");
+}
+
+# The rows of a copy have arrived in a table that is at home, and are on hold.
+sub wait_for_copied_rows
+{
+	my ($db) = @_;
+
+	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE hold LIKE 'copied%pg_task_release'},
+		db => $db);
+}
+
+# A dump as a script, without what psql of other minor versions does not know.
+sub script_of
+{
+	my (@options) = @_;
+	my $file = $node->basedir . '/script.sql';
+
+	is(client('pg_dump', @options, '-f', $file), '', "pg_dump @options");
+	return slurp_file($file) =~ s/^\\(?:un)?restrict .*//mgr;
+}
+
+# Runs a script; the first error ends it.
+sub run_script
+{
+	my ($script, @options) = @_;
+	my $file = $node->basedir . '/script.sql';
+
+	unlink $file;
+	append_to_file($file, $script);
+	return client('psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-f', $file, @options);
+}
+
 # Runs a client program; returns what it says of errors.
 sub client
 {
@@ -134,22 +186,12 @@ subtest 'a copy of a copy, and a restart' => sub {
 subtest 'another table meanwhile' => sub {
 	sql('CREATE DATABASE between TEMPLATE origin');
 	wait_for_hold('between');
-	for my $table ('other', undef)
-	{
-		sql('ALTER DATABASE between '
-			. (defined $table ? "SET pg_task.table_name = '$table'" : 'RESET pg_task.table_name'));
-		next if !defined $table;
-		wait_until($node, "SELECT to_regclass('$table') IS NOT NULL", db => 'between');
-		sql_in('between', "INSERT INTO $table (request) VALUES ('SELECT 1')");
-		wait_until($node, "SELECT state = 'DONE' FROM $table", db => 'between');
-	}
-	unpause('between');
-	wait_for_hold('between');
-	is(waiting('between'), 'SELECT 1 PLAN, SELECT 2 PLAN', 'what waits is still held back');
-	is(release('between'), 't', 'released');
-	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE state = 'DONE'
-		AND request <> 'SELECT 0'}, db => 'between');
-	sql('DROP DATABASE between');
+	sql(q{ALTER DATABASE between SET pg_task.table_name = 'other'});
+	wait_for_table($node, db => 'between', table => 'other');
+	sql_in('between', q{INSERT INTO other (request) VALUES ('SELECT 1')});
+	wait_until($node, q{SELECT state = 'DONE' FROM other}, db => 'between');
+	sql('ALTER DATABASE between RESET pg_task.table_name');
+	runs_when_released('between');
 };
 
 subtest 'rename and tablespace' => sub {
@@ -172,30 +214,24 @@ subtest 'rename and tablespace' => sub {
 # already, and the rows arrive in the table that is at home: each tells where it comes from.
 subtest 'a dump' => sub {
 	my $dump = $node->basedir . '/dump';
-	my %waits = (
-		clean => sub { wait_for_hold('clean') },
-		script => sub { wait_until($node, q{SELECT count(*) = 2 FROM task
-			WHERE hold LIKE 'copied%pg_task_release'}, db => 'script') },
-		data => sub { wait_until($node, q{SELECT count(*) = 2 FROM task
-			WHERE hold LIKE 'copied%pg_task_release'}, db => 'data') });
 	is(client('pg_dump', '-Fc', '-f', $dump, 'origin'), '', 'pg_dump');
 	is(client('pg_dump', '-f', "$dump.sql", 'origin'), '', 'pg_dump, as a script');
 	my %ways = (
 		clean => sub { restore_clean('clean', $dump) },
 		script => sub { client('psql', '-Xq', '-f', "$dump.sql", '-d', 'script') },
-		data => sub { client('pg_restore', '--data-only', '-d', 'data', '-t', 'task', '-t', 'task_id_seq', $dump) });
+		data => sub { client('pg_restore', '--data-only', '-d', 'data', '-t', 'task',
+			'-t', 'task_id_seq', $dump) });
 	for my $db (sort keys %ways)
 	{
 		sql("CREATE DATABASE $db");
 		wait_for_table($node, db => $db, table => 'task_queue');
 		$ways{$db}->();
 		unpause($db);
-		$waits{$db}->();
+		$db eq 'clean' ? wait_for_hold($db) : wait_for_copied_rows($db);
 		is(waiting($db), 'SELECT 1 PLAN, SELECT 2 PLAN', "$db: the rows are there, and wait");
 		run_task($node, db => $db, request => 'SELECT 0') if $db ne 'clean';
 		is(release($db), 't', 'released');
-		wait_until($node, q{SELECT count(*) = 2 FROM task WHERE state = 'DONE'
-			AND request <> 'SELECT 0'}, db => $db);
+		wait_until_run($db);
 		is(release($db), 'f', 'nothing is held back any more');
 		sql("DROP DATABASE $db");
 	}
@@ -240,46 +276,28 @@ subtest 'copied rows' => sub {
 # A restore in many transactions, step by step, into a database that has a scheduler but no table:
 # the scheduler leaves the table alone until all of it is there.
 subtest 'while a dump is being restored' => sub {
-	my $dump = $node->basedir . '/steps.sql';
 	my $missing = q{SELECT count(*) FROM pg_task_missing('task', 'public'::regnamespace, 'task')};
 
 	sql(q{CREATE DATABASE steps; ALTER DATABASE steps SET pg_task.create_table = off});
-	client('pg_dump', '-f', $dump, 'origin');
-	my ($tables, $rest) = slurp_file($dump) =~ /^(.*?)(^CREATE INDEX .*)/ms;
+	my ($tables, $rest) = script_of('origin') =~ /^(.*?)(^CREATE INDEX .*)/ms;
 	my ($most, $policies) = $rest =~ /^(.*?)(^CREATE POLICY .*)/ms;
 
 	for my $step ($tables, $most)
 	{
-		my $file = $node->basedir . '/step.sql';
-
-		unlink $file;
-		append_to_file($file, "$step;\n" =~ s/^\\(?:un)?restrict .*//mgr);
-		is(client('psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-f', $file, '-d', 'steps'), '', 'a step');
+		is(run_script($step, '-d', 'steps'), '', 'a step');
 		# a database without a table is looked at every few minutes, or when its settings change
 		sql(q{ALTER DATABASE steps SET pg_task.keep = '7 d'}) if $step eq $tables;
 		wait_for_hold('steps');
 	}
 	isnt(sql_in('steps', $missing), 0, 'what is missing has not been made');
-	unlink "$dump.end";
-	append_to_file("$dump.end", $policies =~ s/^\\(?:un)?restrict .*//mgr);
-	is(client('psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-f', "$dump.end", '-d', 'steps'), '',
-		'the last step finds nothing in its way');
+	is(run_script($policies, '-d', 'steps'), '', 'the last step finds nothing in its way');
 	is(sql_in('steps', $missing), 0, 'nothing is missing');
-	unpause('steps');
-	wait_for_hold('steps');
-	is(waiting('steps'), 'SELECT 1 PLAN, SELECT 2 PLAN', 'the rows wait');
-	is(release('steps'), 't', 'released');
-	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE state = 'DONE'
-		AND request <> 'SELECT 0'}, db => 'steps');
-	sql('DROP DATABASE steps');
+	runs_when_released('steps');
 };
 
 # Migrations and test databases: what has no rows that wait has nothing to hold back, and nothing in
 # a dump of the schema tells in which database it was made.
 subtest 'an empty copy, and a dump of the schema' => sub {
-	my $dump = $node->basedir . '/schema.sql';
-	my @schema;
-
 	sql('CREATE ROLE developer LOGIN; CREATE DATABASE empty OWNER developer');
 	wait_for_table($node, db => 'empty', table => 'task_queue');
 	run_task($node, db => 'empty', request => 'SELECT 0', role => 'developer');
@@ -291,20 +309,14 @@ subtest 'an empty copy, and a dump of the schema' => sub {
 	sql('CREATE DATABASE development TEMPLATE template0 OWNER developer IS_TEMPLATE true;
 		ALTER DATABASE development SET pg_task.create_table = off');
 	sql_in('development', 'CREATE EXTENSION pg_task');
-	is(client('pg_dump', '-s', '-f', $dump, 'empty'), '', 'pg_dump -s');
-	is(client('psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-U', 'developer', '-f', $dump,
-			'-d', 'development'), '', 'restored by the owner of the database');
+	my $schema = script_of('-s', 'empty');
+	is(run_script($schema, '-U', 'developer', '-d', 'development'), '',
+		'restored by the owner of the database');
 	sql('ALTER DATABASE development IS_TEMPLATE false');
 	run_task($node, db => 'development', request => 'SELECT 1', role => 'developer');
 	is(sql_in('development', 'SELECT pg_task_create()'), 'task', 'pg_task_create again');
-	for my $db ('empty', 'development')
-	{
-		unlink $dump;
-		client('pg_dump', '-s', '-f', $dump, $db);
-		push @schema, slurp_file($dump) =~ s/^\\(?:un)?restrict .*//mgr;
-	}
-	is($schema[1], $schema[0], 'its schema is the same as that of the first');
-	unlike($schema[0], qr/COMMENT ON EXTENSION|\[pg_task/, 'without a mark');
+	is(script_of('-s', 'development'), $schema, 'its schema is the same as that of the first');
+	unlike($schema, qr/COMMENT ON EXTENSION|\[pg_task/, 'without a mark');
 	sql("DROP DATABASE $_") for qw(empty twin development);
 };
 

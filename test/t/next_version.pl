@@ -1,7 +1,8 @@
-# A made-up next version adds a column, an index and a function.  What it makes from nothing and what
-# it makes of this version are the same; a primary and its standby go over to it one after the other
-# while tasks come and run: none is lost, none runs twice; and this version, met with what the next
-# one has made, touches nothing.  A TAP test because it builds a library and needs several servers.
+# A made-up next version adds a column, an index and a function.  What it makes from nothing and
+# what it makes of this version are the same; a primary and its standby go over to it one after the
+# other while tasks come and run: none is lost, none runs twice; and this version, met with what the
+# next one has made, touches nothing.  A TAP test because it builds a library and needs several
+# servers.
 use strict;
 use warnings;
 use FindBin;
@@ -11,11 +12,10 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $folder = PostgreSQL::Test::Utils::tempdir();
-my $version = qx(sed -n 's/^default_version = .\\(.*\\).\$/\\1/p' $FindBin::RealBin/../../pg_task.control);
+my $top = "$FindBin::RealBin/../..";
+my ($version) = slurp_file("$top/pg_task.control") =~ /^default_version = '(.*)'$/m;
 # Not that of extension_updates.pl, which writes into the folder that is copied.
 my $next = '9.8';
-
-chomp $version;
 
 # Writes a file of the next version, from that of this one; what is replaced must be there.
 sub rewrite
@@ -34,7 +34,8 @@ sub rewrite
 
 # The next version, built once.
 system_or_bail('mkdir', "$folder/next");
-system_or_bail('sh', '-c', "cd '$FindBin::RealBin/../..' && cp -r Makefile pg_task.control src sql '$folder/next'");
+system_or_bail('cp', '-r', (map { "$top/$_" } qw(Makefile pg_task.control src sql)),
+	"$folder/next");
 my $function = q{CREATE FUNCTION pg_catalog.pg_task_color(id bigint) RETURNS text
 	LANGUAGE sql STABLE STRICT BEGIN ATOMIC SELECT 'red'::text; END;
 };
@@ -43,7 +44,8 @@ my $script = rewrite("sql/pg_task--$version.sql", "sql/pg_task--$next.sql",
 		"    (55, 'task', 'color', 'text', 'Its color'),\n    (1, 'queue', 'queue', 'text NOT NULL',",
 	'), wanted_trigger (' =>
 		", (8, 'task', 'color', false, '(color) WHERE color IS NOT NULL')\n), wanted_trigger (",
-	'CREATE FUNCTION pg_catalog.pg_task_flow()' => "$function CREATE FUNCTION pg_catalog.pg_task_flow()");
+	'CREATE FUNCTION pg_catalog.pg_task_flow()' =>
+		"$function CREATE FUNCTION pg_catalog.pg_task_flow()");
 my ($missing) = $script =~ /^CREATE (FUNCTION pg_catalog\.pg_task_missing\(.*?^END;\n)/ms;
 append_to_file("$folder/next/sql/pg_task--$version--$next.sql",
 	"CREATE OR REPLACE $missing\n$function");
@@ -74,7 +76,6 @@ sub install_path { return $_[0] =~ s{/bin$}{}r; }
 make_next($a_bin, 'all');
 
 my $extversion = q{SELECT extversion FROM pg_extension WHERE extname = 'pg_task'};
-my $columns = q{SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass AND attnum > 0};
 
 $ENV{PATH} = "$a_bin:$ENV{PATH}";
 my $a = new_node('a', install_path => install_path($a_bin), init => { allows_streaming => 1 },
@@ -95,8 +96,8 @@ append_to_file("$folder/burst.sql", join "\n", (
 		VALUES (current_setting('pg_task.id')::bigint, (SELECT extversion FROM pg_extension
 			WHERE extname = 'pg_task'))$$) RETURNING id;}) x 10);
 my $application = IPC::Run::start([ 'sh', '-c',
-	"until [ -e '$folder/enough' ]; do psql -XAtq -f '$folder/burst.sql' '$hosts' >>'$folder/committed' "
-	. "2>/dev/null; sleep 0.02; done" ]);
+	"until [ -e '$folder/enough' ]; do psql -XAtq -f '$folder/burst.sql' '$hosts' "
+	. "2>/dev/null >>'$folder/committed'; sleep 0.02; done" ]);
 
 sub committed { return -e "$folder/committed" ? slurp_file("$folder/committed") =~ tr/\n// : 0; }
 
@@ -128,7 +129,8 @@ subtest 'the standby becomes the primary' => sub {
 	$b->promote;
 	wait_until($b, $extversion, expected => $next);
 	goes_on($b, 'the next version on the primary');
-	is(sql($columns . q{ AND attname = 'color'}, node => $b), 1, 'the table has the new column');
+	is(sql(q{SELECT count(*) FROM pg_attribute WHERE attrelid = 'task'::regclass
+		AND attname = 'color'}, node => $b), 1, 'the table has the new column');
 	is(sql(q{SELECT pg_task_color(1)}, node => $b), 'red', 'the new function is there');
 	is(task($b, run_task($b, request => 'SELECT 1', color => 'blue'), 'color'), 'blue',
 		'an application uses it');
@@ -152,8 +154,8 @@ subtest 'this version with the table of the next' => sub {
 	my $before = sql($all);
 
 	$a->promote;
-	wait_for_log_line($a, qr/the library of pg_task is of version $version, the extension of version $next/,
-		$position);
+	wait_for_log_line($a,
+		qr/the library of pg_task is of version $version, the extension of version $next/, $position);
 	is(sql($extversion), $next, 'the extension is as it was');
 	is(sql($all), $before, 'so are the tasks');
 	my $id = insert_task($a, request => 'SELECT 2');
@@ -188,9 +190,8 @@ subtest 'fresh equals updated' => sub {
 			AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'pg_task')) AS m};
 
 	sql('CREATE DATABASE fresh');
-	wait_for_table($a, db => 'fresh');
-	sql(q{DROP TABLE effect; UPDATE task_queue SET comment = NULL});
-	wait_until($a, q{SELECT to_regclass('task_queue') IS NOT NULL}, db => 'fresh');
+	wait_for_table($a, db => 'fresh', table => 'task_queue');
+	sql('DROP TABLE effect');
 	is(sql_in('fresh', $extversion), $next, 'fresh');
 	is(sql_in('fresh', $members), sql($members), 'the members of the extension');
 	for my $db ('fresh', 'postgres')
