@@ -336,7 +336,6 @@ begin_scan(void)
 {
 	TaskGroup before_all = {"", PG_INT32_MIN, PG_INT32_MIN, "", PG_INT64_MIN};
 
-	MyScheduler->row_missed = false;
 	scan.cost = 0;
 	scan.going = true;
 	groups_scan_begin();
@@ -438,20 +437,21 @@ look_for_suspects(void)
 /*
  * Look for suspects, the next expiry, and rows that wait for other tasks.  There are few of them,
  * if any, but their indexes are read from the beginning, where an old snapshot keeps an entry for
- * each task that was claimed under it.
+ * each task that was claimed under it.  Returns false if it is too early for that.
  */
-static void
+static bool
 look_at_indexes(void)
 {
 	MonoTime begun = clock_mono();
 
 	if (!MyScheduler->wants_suspects && clock_is_before(begun, scan.next_index_look))
-		return;
+		return false;
 	look_for_suspects();
 	unstarted_look();
 	dependents_look();
 	scan.next_index_look =
 		clock_after_share(begun, clock_mono(), INDEX_LOOK_SHARE, INDEX_LOOK_MAX_MS);
+	return true;
 }
 
 /* Read a slice of the scan, and what else no hint reports, if that is due. */
@@ -459,6 +459,7 @@ static void
 run_scan(ClockNow now)
 {
 	bool scans;
+	bool begins;
 	bool looks;
 
 	if (scan.suspect_waits && arbiter_take_isolated(MyScheduler->slot))
@@ -469,7 +470,8 @@ run_scan(ClockNow now)
 	if (MyScheduler->wants_suspects) /* whatever a look before it finds */
 		MyScheduler->events |= SHARED_SCAN;
 	scans = !clock_is_before(now.mono, scan_until());
-	looks = (scans && !scan.going) || !clock_is_before(now.mono, scan.next_look);
+	begins = scans && !scan.going;
+	looks = begins || !clock_is_before(now.mono, scan.next_look);
 	if (!scans && !looks)
 		return;
 	work_begin("scanning the task table");
@@ -478,7 +480,9 @@ run_scan(ClockNow now)
 	{
 		refused_tidy(now.mono);
 		orphans_reconcile();
-		look_at_indexes();
+		/* the two find what was locked: a waiting row, and one that has expired */
+		if (look_at_indexes() && begins)
+			MyScheduler->row_missed = false;
 		scan.next_look = clock_plus_ms(now.mono, MyScheduler->settings.period);
 	}
 	if (scans)

@@ -41,7 +41,7 @@ typedef struct SchedulerProcess
 	 */
 	bool lazy;
 	int events;		 /* SharedEvents that are to be handled: each by the job that looks for it */
-	bool row_missed; /* since the last scan began, a row was locked */
+	bool row_missed; /* a row was locked that no complete look has found since */
 	bool wants_suspects; /* a scan is to read the suspects, whatever that costs */
 } SchedulerProcess;
 
