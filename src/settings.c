@@ -705,6 +705,11 @@ settings_define(void)
 	define_bool("pg_task.enabled", "Enables the start of tasks on this server, or in a database.",
 				"If it is off for the server, no database can enable it for itself.",
 				&Settings.enabled);
+	DefineCustomBoolVariable("pg_task.require_standby",
+							 "Starts tasks only while enough synchronous standbys are connected.",
+							 "As many as a commit waits for, and at least one: none starts while"
+							 " \"synchronous_standby_names\" is empty.",
+							 &Settings.require_standby, false, PGC_SIGHUP, 0, NULL, NULL, NULL);
 	define_bool("pg_task.owner_code",
 				"Lets code of the task table's owner run when tasks of other roles are written.",
 				"If it is off, tasks of other roles wait while a write to the table or its"

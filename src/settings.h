@@ -68,6 +68,7 @@ typedef struct SettingsTask
 typedef struct SettingsValues
 {
 	bool enabled;
+	bool require_standby; /* see shared_lacks_standby */
 	int max_executors;
 	int max_schedulers; /* 0: computed from max_worker_processes */
 	int idle_timeout;	/* milliseconds */

@@ -55,6 +55,9 @@
 /* When a row could not be claimed, the next scan begins after this time at the latest (ms). */
 #define MISSED_SCAN_MS 1000
 
+/* While no task may start, this is checked again at this interval (ms). */
+#define BARRED_MS 1000
+
 /* Static, because they outlive a round. */
 static DispatchRound last_round; /* after an error it is known what was chosen */
 static bool gave_back;			 /* the last round has put its tasks back: see check_rules */
@@ -657,9 +660,10 @@ dispatch_round(DispatchRound *round, ClockNow now)
 		role_line_recall();
 	changes_seen = changes;
 	handout_begin_round();
-	if (!groups_advance(now))
+	round->barred = shared_lacks_standby();
+	if (round->barred || !groups_advance(now))
 	{
-		handout_end_round(!scan_is_open());
+		handout_end_round(round->barred || !scan_is_open());
 		return false;
 	}
 	round->limit = refused_limit(REFUSED_CLAIM, DISPATCH_MAX);
@@ -692,6 +696,8 @@ run_dispatch(ClockNow now pg_attribute_unused())
 static MonoTime
 dispatch_due(ClockNow now pg_attribute_unused())
 {
+	if (last_round.barred)
+		return clock_plus_ms(last_round.now.mono, BARRED_MS);
 	return clock_min(order_due_at(last_round.now),
 					 clock_min(pool_until(last_round.now.mono), demand_until(&last_round)));
 }
@@ -705,6 +711,8 @@ dispatch_needed(ClockNow now)
 {
 	MonoTime again = CLOCK_NEVER;
 
+	if (last_round.barred)
+		return clock_plus_ms(now.mono, JOB_FAILED_RETRY_MS);
 	if (groups_advance(now))
 		return now.mono;
 	if (role_line_read(now.mono).count > 0)

@@ -42,6 +42,7 @@ typedef struct DispatchRound
 	int failed;	  /* tasks whose role may not run them */
 	bool strict;  /* some of the chosen tasks are of strict queues */
 	bool dropped; /* tasks were dropped, so there may be more to choose from */
+	bool barred;  /* no task may start, see shared_lacks_standby */
 
 	/* see demand.c */
 	List *blocked;	/* of BlockedRole */

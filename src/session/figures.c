@@ -390,7 +390,9 @@ state_text(const DatabaseFigures *figures, TimestampTz now)
 			return "leaving";
 		if (figures->state == SCHEDULER_STARTING || !OidIsValid(figures->relid))
 			return "starting";
-		return database->found.away ? "held back" : "running";
+		if (database->found.away)
+			return "held back";
+		return shared_lacks_standby() ? "no standby" : "running";
 	}
 	if (crash_holds(database->database))
 		return "held back";

@@ -48,6 +48,7 @@
 #include "session/table_access.h"
 #include "session/take.h"
 #include "session/trigger_row.h"
+#include "shared/shared.h"
 #include "shared/task.h"
 #include "task/queue_table.h"
 #include "task/relation.h"
@@ -143,6 +144,8 @@ fill_names(const TableAccess *access, const char *sql)
 	{
 		const char *service = table_access_service();
 
+		if (service == NULL && shared_lacks_standby())
+			service = "too few synchronous standbys are connected: see pg_task.require_standby";
 		values[8] = service ? quote_literal_cstr(service) : "NULL::text";
 	}
 	if (strstr(sql, names[12]))

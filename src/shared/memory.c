@@ -18,6 +18,7 @@
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "replication/syncrep.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -259,6 +260,26 @@ shared_require(void)
 						errmsg("pg_task is not running on this server"),
 						errhint("Add pg_task to \"shared_preload_libraries\" in postgresql.conf,"
 								" and restart the server.")));
+}
+
+/*
+ * Does pg_task.require_standby keep tasks from starting?  A standby counts as connected until its
+ * walsender ends: that of one which is cut off, after wal_sender_timeout.  Takes the spinlocks of
+ * all walsenders, one after the other.
+ */
+bool
+shared_lacks_standby(void)
+{
+	SyncRepStandbyData *standbys;
+	int count;
+
+	if (!Settings.require_standby)
+		return false;
+	if (SyncRepConfig == NULL) /* no synchronous standby is named */
+		return true;
+	count = SyncRepGetCandidateStandbys(&standbys);
+	pfree(standbys);
+	return count < SyncRepConfig->num_sync;
 }
 
 /*

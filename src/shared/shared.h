@@ -432,6 +432,7 @@ extern SharedState *Shared;
 
 extern void shared_request_memory(void);
 extern void shared_attach_memory(void);
+extern bool shared_lacks_standby(void);
 extern void shared_require(void);
 extern void shared_wake(int proc);
 extern void shared_wake_supervisor(void);

@@ -155,6 +155,7 @@ typedef struct SupervisorProcess
 	MonoTime next;			/* when the next iteration begins at the latest */
 	int visit;				/* shortest time between two visits (ms) */
 	MonoTime look;			/* what schedulers have found that were started earlier need not hold */
+	bool lacks_standby;		/* as was logged last */
 	Reports unusable;		/* entries of pg_task.database that cannot be used */
 
 	/* when the catalogs are read again at the latest, and what was known when they were read */
@@ -732,6 +733,21 @@ share_places(ClockNow clock)
 	ask_schedulers_to_exit(needed, now);
 }
 
+/* Log when pg_task.require_standby begins or ceases to keep tasks from starting. */
+static void
+report_standbys(void)
+{
+	bool lacks = shared_lacks_standby();
+
+	if (lacks && !MySupervisor.lacks_standby)
+		ereport(LOG,
+				(errmsg("pg_task starts no tasks: too few synchronous standbys are connected"),
+				 errhint("See \"pg_task.require_standby\" and \"synchronous_standby_names\".")));
+	else if (!lacks && MySupervisor.lacks_standby)
+		ereport(LOG, (errmsg("pg_task starts tasks again")));
+	MySupervisor.lacks_standby = lacks;
+}
+
 /* Compare the databases that should have a scheduler with those that have one, and act on it. */
 static void
 supervise_databases(void)
@@ -747,6 +763,7 @@ supervise_databases(void)
 	forget_unwanted();
 	MySupervisor.next = MySupervisor.read_again;
 	share_places(now);
+	report_standbys();
 	MemoryContextReset(MySupervisor.context);
 }
 

@@ -1,6 +1,7 @@
 # Three servers under Patroni, and one etcd, as processes of this one: for test/ha/failover.pl.
 #
-#   my $cluster = HaCluster->new(dir => $dir, bindir => $bindir, synchronous => 1);
+#   my $cluster = HaCluster->new(dir => $dir, bindir => $bindir, synchronous => 1,
+#	  parameters => { 'pg_task.require_standby' => 'on' });
 #   $cluster->start;
 #   $cluster->switchover($cluster->leader, $other);
 #   $cluster->kill_server($node);
@@ -105,6 +106,8 @@ sub write_config
 {
 	my ($self, $node) = @_;
 	my $mode = $self->{synchronous} ? 'true' : 'false';
+	my %more = %{ $self->{parameters} // {} };
+	my $more = join '', map { "        $_: '$more{$_}'\n" } sort keys %more;
 
 	open my $file, '>', "$self->{dir}/$node->{name}.yml" or die $!;
 	print $file <<"END";
@@ -136,7 +139,7 @@ bootstrap:
         pg_task.max_executors: 6
         log_line_prefix: '%n [%p] '
         log_checkpoints: 'off'
-  initdb:
+$more  initdb:
     - encoding: UTF8
     - locale: C.UTF-8
     - no-sync
