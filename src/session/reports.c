@@ -44,6 +44,7 @@
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
+#include "session/notices.h"
 #include "session/result_set.h"
 #include "session/table_access.h"
 #include "session/take.h"
@@ -229,6 +230,21 @@ first_value(Oid type, bool *isnull)
 	return *isnull ? (Datum) 0 : SPI_datumTransfer(value, by_value, length);
 }
 
+/*
+ * A function that holds, resumes or runs a task has found none: a client that sends an id without a
+ * type calls the variant that takes a key.
+ */
+static void
+notice_none(Form_pg_proc form)
+{
+	static Notices none;
+
+	notices_raise(&none, psprintf("%s has found no task", NameStr(form->proname)),
+				  form->proargtypes.values[0] == TEXTOID
+					  ? "The first argument was taken for a key; an id must be of type bigint."
+					  : NULL);
+}
+
 /* The handler of the language. */
 Datum
 pg_task_report(PG_FUNCTION_ARGS)
@@ -291,6 +307,8 @@ pg_task_report(PG_FUNCTION_ARGS)
 	else if (!form->proretset)
 		value = first_value(form->prorettype, &fcinfo->isnull);
 	SPI_finish();
+	if (count == 0 && (access.inserts || (writes && strstr(sql, " hold = "))))
+		notice_none(form);
 	if (options.dest)
 		options.dest->rDestroy(options.dest);
 	ReleaseSysCache(tuple);
