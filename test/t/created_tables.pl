@@ -173,4 +173,24 @@ subtest 'a scheduler starts beside locks of others' => sub {
 	$_->quit for @sessions;
 };
 
+# A migration in a new database, with the extension in template1, beside the scheduler.
+subtest 'the first statement of a new database' => sub {
+	my @databases = map { "new$_" } 1 .. 6;
+
+	sql_in('template1', 'CREATE EXTENSION pg_task');
+	end_sessions($node);
+	set_conf($node, 'pg_task.create_table = on');
+	wait_until($node, q{SHOW pg_task.create_table}, expected => 'on');
+	for my $db (@databases)
+	{
+		sql("CREATE DATABASE $db OWNER boss");
+		my ($rc, $out, $err) = run_psql($node, $db, q{SELECT pg_task_create();
+			GRANT SELECT, INSERT ON task TO app}, '-U', 'boss');
+		is("$rc $err", '0 ', "$db: the table is there");
+	}
+	end_sessions($node);
+	sql("DROP DATABASE $_") for @databases;
+	sql_in('template1', 'DROP EXTENSION pg_task CASCADE');
+};
+
 done_testing();
