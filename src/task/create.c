@@ -205,6 +205,36 @@ find_missing(const Making *making)
 }
 
 /*
+ * Does something of the task table, or of those beside it, miss?  One query for all: most of its
+ * time is the planning of pg_task_missing, once.  Usually nothing misses.
+ */
+static void
+find_incomplete(Oid task, bool *incomplete)
+{
+	Oid types[] = {NAMEOID, NAMEOID, NAMEOID, OIDOID};
+	Datum values[SIDE_TABLES + 2];
+	SideKind kind;
+	uint64 i;
+
+	for (kind = 0; kind < SIDE_TABLES; kind++)
+		values[kind] = CStringGetDatum(side_table_name(kind, task));
+	values[SIDE_TABLES] = CStringGetDatum(get_rel_name(task));
+	values[SIDE_TABLES + 1] = ObjectIdGetDatum(get_rel_namespace(task));
+	if (SPI_execute_with_args("SELECT w.kind FROM (VALUES (0, 'queue', $1), (1, 'rate', $2),"
+							  " (2, 'task', $3)) AS w (kind, what, relation), LATERAL"
+							  " pg_catalog.pg_task_missing(w.what, $4, w.relation)",
+							  lengthof(types), types, values, NULL, false, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not find out what is missing");
+	for (i = 0; i < SPI_processed; i++)
+	{
+		bool isnull;
+
+		incomplete[DatumGetInt32(
+			SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, &isnull))] = true;
+	}
+}
+
+/*
  * The statement that is next names the table: raise an error unless the names mean it, and the
  * current user owns it.  Others may rename schemas at any moment.
  */
@@ -380,11 +410,11 @@ is_caused_by_others(int sqlstate, bool exists)
 }
 
 /*
- * Make or complete a table beside the task table, as its owner.  Returns NULL, or why it cannot be
- * used.  One of another owner is not even locked: he may keep it locked.
+ * Make or complete a table beside the task table, as its owner, unless it is "whole".  Returns
+ * NULL, or why it cannot be used.  One of another owner is not even locked: he may keep it locked.
  */
 static const char *
-complete_side(SideKind kind, Oid task, Oid owner)
+complete_side(SideKind kind, Oid task, Oid owner, bool whole)
 {
 	Making making = {kind, get_rel_namespace(task), side_table_name(kind, task), InvalidOid};
 	const char *fault = NULL;
@@ -402,7 +432,7 @@ complete_side(SideKind kind, Oid task, Oid owner)
 	}
 	else if (!compat_may_create_in(making.schema, owner))
 		fault = "The owner of the task table may not create it.";
-	if (fault)
+	if (fault || (exists && whole))
 		return fault;
 	if (!exists && MyBackendType == B_BG_WORKER)
 		(void) set_config_option("lock_timeout", SIDE_LOCK_TIMEOUT, PGC_USERSET, PGC_S_SESSION,
@@ -443,6 +473,7 @@ create_tables(const Location *where, Oid user, Oid caller, Oid known)
 {
 	Making making = {.kind = SIDE_TABLES, .relname = where->table};
 	Created result = {0};
+	bool incomplete[SIDE_TABLES + 1] = {false};
 	OwnerScope scope;
 	Oid owner = user;
 	SideKind kind;
@@ -474,7 +505,11 @@ create_tables(const Location *where, Oid user, Oid caller, Oid known)
 		ErrorData *error;
 
 		owner_restrict(owner, &scope);
-		error = try_to_complete(&making);
+		if (result.made)
+			memset(incomplete, true, sizeof(incomplete));
+		else
+			find_incomplete(making.relid, incomplete);
+		error = incomplete[SIDE_TABLES] ? try_to_complete(&making) : NULL;
 		if (error)
 			ReThrowError(error);
 		owner_restrict_end(&scope);
@@ -486,7 +521,7 @@ create_tables(const Location *where, Oid user, Oid caller, Oid known)
 	for (kind = 0; kind < SIDE_TABLES && !result.away; kind++)
 	{
 		owner_restrict(owner, &scope);
-		result.fault[kind] = complete_side(kind, result.relid, owner);
+		result.fault[kind] = complete_side(kind, result.relid, owner, !incomplete[kind]);
 		owner_restrict_end(&scope);
 	}
 	CommandCounterIncrement();
