@@ -5,8 +5,8 @@
 
 MODULE_big = pg_task
 EXTENSION = pg_task
-# The second file is for psql: it converts the table of another extension.
-DATA = $(wildcard sql/pg_task--*.sql) sql/pg_task_convert_rekgrpth.sql
+# The others are for psql: they convert the tables of other extensions.
+DATA = $(wildcard sql/pg_task--*.sql) $(wildcard sql/pg_task_convert_*.sql)
 OBJS = $(patsubst %.c,%.o,$(wildcard src/*.c src/*/*.c))
 PGFILEDESC = "pg_task - task scheduler"
 
