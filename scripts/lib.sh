@@ -199,7 +199,8 @@ as_root_in() {
     if [ -n "$1" ]; then in_chroot "$@"; else as_root "${@:2}"; fi
 }
 
-# Every script begins with: enter "$@". One that needs more packages defines more_packages first.
+# Every script begins with: enter "$@". One that needs more packages defines more_packages first,
+# and wished_packages for those without which it goes on.
 #
 # Outside, it continues in the copy and does not return. Inside, it leaves the script's own
 # arguments in `args`. --major N names the server; without, the machine's own. --older N wants an
@@ -241,6 +242,12 @@ enter() {
         # shellcheck disable=SC2046  # a list
         quietly as_root_in "$root" sh -c "$install_services" install $(more_packages) 3>&2 ||
             die "these packages are needed, and could not be installed: $(more_packages)"
+    fi
+    # shellcheck disable=SC2016,SC2046  # for dpkg-query; a list
+    if [ "$(type -t wished_packages)" = function ] && [ -n "$(wished_packages)" ] &&
+        ! "${reach[@]}" sh -c 'dpkg -s "$@" >/dev/null 2>&1' sh $(wished_packages); then
+        as_root_in "$root" sh -c "$install_services" install $(wished_packages) \
+            3>&2 >/dev/null 2>&1 </dev/null || note "going on without $(wished_packages)"
     fi
     if [ "$(id -u)" = 0 ]; then
         user=$("${reach[@]}" sh -c 'id -u postgres 2>/dev/null || id -u nobody')
@@ -407,7 +414,9 @@ build() {
 make_prefix() {
     local system=/usr/lib/postgresql/$major stamp
     stamp=$(stat -c '%n %s %Y' "$system/bin/postgres" "$system/lib/pgxs/src/Makefile.global" \
-        /usr/share/postgresql/*/extension/pgtap.control)
+        /usr/share/postgresql/*/extension/pgtap.control
+        stat -c '%n %s %Y' "/usr/share/postgresql/$major/extension/pg_cron.control" 2>/dev/null ||
+            true)
     [ "$stamp" != "$(cat "$prefix/stamp" 2>/dev/null)" ] || return 0
     rm -rf "$prefix" "$work/build"
     mkdir -p "$prefix/lib/postgresql" "$prefix/share/postgresql" "$prefix/include"
