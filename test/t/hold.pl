@@ -91,8 +91,8 @@ subtest 'a schedule' => sub {
 	is(count_of($node, q{key = 's' AND state <> 'DONE' AND hold IS NOT NULL}), 0, 'it goes on');
 
 	# a statement of ours ends this run, not a direct write
-	sql(q{UPDATE task SET notify = 'x', request = 'SELECT hold(''t'')' WHERE key = 's'
-		AND state = 'PLAN'});
+	poll_for(sub { sql(q{UPDATE task SET notify = 'x', request = 'SELECT hold(''t'')'
+		WHERE key = 's' AND state = 'PLAN' RETURNING 1}) });
 	wait_until($node, q{SELECT state = 'WORK' FROM task WHERE key = 's' AND request ~ '''t'''});
 	sql(q{UPDATE task SET hold = '' WHERE key = 's' AND state = 'WORK'});
 	open_gate($node, 't');
