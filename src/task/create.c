@@ -184,54 +184,25 @@ find_schema(const Location *where, Oid user, bool create)
 
 /* ---- what is missing ---- */
 
+/* The tables, as pg_task_missing calls them, by SideKind. */
+static const char *const table_kinds[] = {"queue", "rate", "task"};
+
 /* The statements that are missing, in their order. */
 static List *
 find_missing(const Making *making)
 {
-	static const char *const names[] = {"queue", "rate", "task"};
-	Oid types[] = {TEXTOID, OIDOID, NAMEOID};
-	Datum values[] = {CStringGetTextDatum(names[making->kind]), ObjectIdGetDatum(making->schema),
-					  CStringGetDatum(making->relname)};
 	List *statements = NIL;
 	uint64 i;
 
-	if (SPI_execute_with_args("SELECT * FROM pg_catalog.pg_task_missing($1, $2, $3)", 3, types,
-							  values, NULL, false, 0) != SPI_OK_SELECT)
+	if (SPI_execute(psprintf("SELECT * FROM pg_catalog.pg_task_missing('%s', %u, %s)",
+							 table_kinds[making->kind], making->schema,
+							 quote_literal_cstr(making->relname)),
+					false, 0) != SPI_OK_SELECT)
 		elog(ERROR, "could not find out what is missing");
 	for (i = 0; i < SPI_processed; i++)
 		statements =
 			lappend(statements, SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1));
 	return statements;
-}
-
-/*
- * Does something of the task table, or of those beside it, miss?  One query for all: most of its
- * time is the planning of pg_task_missing, once.  Usually nothing misses.
- */
-static void
-find_incomplete(Oid task, bool *incomplete)
-{
-	Oid types[] = {NAMEOID, NAMEOID, NAMEOID, OIDOID};
-	Datum values[SIDE_TABLES + 2];
-	SideKind kind;
-	uint64 i;
-
-	for (kind = 0; kind < SIDE_TABLES; kind++)
-		values[kind] = CStringGetDatum(side_table_name(kind, task));
-	values[SIDE_TABLES] = CStringGetDatum(get_rel_name(task));
-	values[SIDE_TABLES + 1] = ObjectIdGetDatum(get_rel_namespace(task));
-	if (SPI_execute_with_args("SELECT w.kind FROM (VALUES (0, 'queue', $1), (1, 'rate', $2),"
-							  " (2, 'task', $3)) AS w (kind, what, relation), LATERAL"
-							  " pg_catalog.pg_task_missing(w.what, $4, w.relation)",
-							  lengthof(types), types, values, NULL, false, 0) != SPI_OK_SELECT)
-		elog(ERROR, "could not find out what is missing");
-	for (i = 0; i < SPI_processed; i++)
-	{
-		bool isnull;
-
-		incomplete[DatumGetInt32(
-			SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, &isnull))] = true;
-	}
 }
 
 /*
@@ -447,6 +418,73 @@ complete_side(SideKind kind, Oid task, Oid owner, bool whole)
 
 /* ---- all of them ---- */
 
+/* What find_incomplete is called with, and has found. */
+typedef struct Incomplete
+{
+	Oid task;
+	Oid owner;
+	bool is[SIDE_TABLES + 1]; /* something of this table is missing, or may be */
+} Incomplete;
+
+/*
+ * Of which tables is something missing?  One query for all: most of the time of pg_task_missing is
+ * its planning, and usually nothing is missing.  One of another owner is left out: he may keep it
+ * or its partitions locked.
+ */
+static void
+find_incomplete(void *arg)
+{
+	Incomplete *incomplete = arg;
+	Oid schema = get_rel_namespace(incomplete->task);
+	StringInfoData tables;
+	SideKind kind;
+	uint64 i;
+
+	initStringInfo(&tables);
+	appendStringInfo(&tables, "(%d, '%s', %s)", SIDE_TABLES, table_kinds[SIDE_TABLES],
+					 quote_literal_cstr(get_rel_name(incomplete->task)));
+	for (kind = 0; kind < SIDE_TABLES; kind++)
+	{
+		Oid side = side_table_find(kind, incomplete->task);
+
+		incomplete->is[kind] = !OidIsValid(side) || relation_owner(side) != incomplete->owner;
+		if (!incomplete->is[kind])
+			appendStringInfo(&tables, ", (%d, '%s', %s)", kind, table_kinds[kind],
+							 quote_literal_cstr(get_rel_name(side)));
+	}
+	SPI_connect();
+	if (SPI_execute(psprintf("SELECT w.kind FROM (VALUES %s) AS w (kind, what, relation), LATERAL"
+							 " pg_catalog.pg_task_missing(w.what, %u, w.relation::name)",
+							 tables.data, schema),
+					false, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not find out what is missing");
+	for (i = 0; i < SPI_processed; i++)
+	{
+		bool isnull;
+		Datum found = SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, &isnull);
+
+		incomplete->is[DatumGetInt32(found)] = true;
+	}
+	SPI_finish();
+}
+
+/*
+ * Call that in a subtransaction, which leaves no lock.  After an error that others may cause all
+ * tables are looked at one by one, and each is complained of by itself.
+ */
+static Incomplete
+try_to_find_incomplete(Oid task, Oid owner)
+{
+	Incomplete incomplete = {.task = task, .owner = owner};
+	ErrorData *error = subtransaction_try(find_incomplete, &incomplete, false);
+
+	if (error && !is_caused_by_others(error->sqlerrcode, false))
+		ReThrowError(error);
+	if (error)
+		memset(incomplete.is, true, sizeof(incomplete.is));
+	return incomplete;
+}
+
 /* Is there a relation where the task table should be, or is it to be created? */
 static bool
 may_find(const Location *where, Oid user)
@@ -473,7 +511,7 @@ create_tables(const Location *where, Oid user, Oid caller, Oid known)
 {
 	Making making = {.kind = SIDE_TABLES, .relname = where->table};
 	Created result = {0};
-	bool incomplete[SIDE_TABLES + 1] = {false};
+	Incomplete incomplete = {0};
 	OwnerScope scope;
 	Oid owner = user;
 	SideKind kind;
@@ -502,14 +540,14 @@ create_tables(const Location *where, Oid user, Oid caller, Oid known)
 		owner = claim_table(making.relid, caller);
 	if (OidIsValid(owner))
 	{
-		ErrorData *error;
+		ErrorData *error = NULL;
 
 		owner_restrict(owner, &scope);
-		if (result.made)
-			memset(incomplete, true, sizeof(incomplete));
-		else
-			find_incomplete(making.relid, incomplete);
-		error = incomplete[SIDE_TABLES] ? try_to_complete(&making) : NULL;
+		if (!result.made)
+			incomplete = try_to_find_incomplete(making.relid, owner);
+		/* who opens a table that is whole looks for itself whether the name still means it */
+		if (result.made || incomplete.is[SIDE_TABLES])
+			error = try_to_complete(&making);
 		if (error)
 			ReThrowError(error);
 		owner_restrict_end(&scope);
@@ -521,7 +559,8 @@ create_tables(const Location *where, Oid user, Oid caller, Oid known)
 	for (kind = 0; kind < SIDE_TABLES && !result.away; kind++)
 	{
 		owner_restrict(owner, &scope);
-		result.fault[kind] = complete_side(kind, result.relid, owner, !incomplete[kind]);
+		result.fault[kind] =
+			complete_side(kind, result.relid, owner, !result.made && !incomplete.is[kind]);
 		owner_restrict_end(&scope);
 	}
 	CommandCounterIncrement();

@@ -121,6 +121,42 @@ subtest 'what is not ours' => sub {
 	is(sql_in('trapped', sprintf($parts, 'public')) =~ s/^\d+//r, '|app', 'all is his');
 };
 
+# A tenant who keeps his tables locked delays neither the scheduler nor pg_task_create.
+subtest 'a queue table of somebody else, and a lock' => sub {
+	sql_in('held', q{DROP TABLE IF EXISTS task, task_queue, task_rate;
+		CREATE EXTENSION IF NOT EXISTS pg_task; GRANT CREATE ON SCHEMA public TO boss, app});
+	sql_in('held', q{SET ROLE app; CREATE TABLE task_queue (queue text) PARTITION BY LIST (queue);
+		CREATE TABLE part PARTITION OF task_queue FOR VALUES IN ('x');
+		CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+		CREATE TRIGGER pg_task_queue_changed AFTER INSERT ON task_queue FOR EACH ROW
+			EXECUTE FUNCTION nothing();
+		ALTER TABLE ONLY task_queue ENABLE ALWAYS TRIGGER pg_task_queue_changed});
+	my $create = q{SET lock_timeout = '100 s'; SELECT pg_task_create()};
+	my $fault = qr/55000: table "task_queue" cannot be used\nDETAIL:  It has another owner/;
+	like(error_of('boss', $create, db => 'held', sqlstate => 1), $fault, 'another owner');
+	sql_in('held', q{BEGIN; ALTER TABLE task_queue RENAME TO other; SET LOCAL ROLE boss;
+		SELECT pg_task_create(); RESET ROLE; DROP TABLE task_queue;
+		ALTER TABLE other RENAME TO task_queue; COMMIT});
+	my $session = open_session($node, 'held');
+	$session->query_safe('BEGIN; LOCK TABLE part IN ACCESS EXCLUSIVE MODE');
+	like(error_of('boss', $create, db => 'held', sqlstate => 1), $fault, 'not locked');
+	is_served_beside($session);
+};
+
+# The scheduler of that database serves it while the session holds its lock.
+sub is_served_beside
+{
+	my ($session) = @_;
+
+	terminate($node, sql(q{SELECT coalesce(max(pid), 0) FROM pg_stat_task_scheduler()
+		WHERE datname = 'held'}));
+	run_task($node, db => 'held', role => 'boss', request => 'SELECT 1');
+	pass('tasks run');
+	$session->query_safe('COMMIT');
+	$session->quit;
+	sql_in('held', 'DROP TABLE task_queue');
+}
+
 # Where new functions are nobody's by default, the owner of the table can make and use it.
 subtest 'default privileges' => sub {
 	sql_in('closed', q{ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
