@@ -52,7 +52,13 @@
 \set from_file off
 \endif
 \encoding UTF8
+\if :to_file
+\set QUIET on
+\pset format unaligned
+\pset tuples_only on
+\endif
 
+SELECT :'commit'::boolean AS ignored, :'deactivate'::boolean AS ignored \gset
 BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
 SET LOCAL search_path = pg_catalog, pg_temp;
 SET LOCAL standard_conforming_strings = on;
@@ -180,6 +186,18 @@ SELECT pg_temp.cron_trust(pg_get_userbyid(c.relowner), format('table %s', c.oid:
            AS ignored
   FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace, pg_database AS d
  WHERE c.oid = :'new'::regclass AND d.datname = current_database() \gset
+-- others may have triggers on it, or own partitions of it
+SELECT count(pg_temp.cron_trust(pg_get_userbyid(c.relowner), format('table %s', c.oid::regclass))),
+       count(pg_temp.cron_trust(pg_get_userbyid(p.proowner),
+                                format('function %s of trigger %s', p.oid::regproc, t.tgname)))
+  FROM (SELECT :'new'::regclass AS relid
+         UNION SELECT relid FROM pg_partition_tree(:'new'::regclass)) AS r
+  JOIN pg_class AS c ON c.oid = r.relid
+  LEFT JOIN pg_trigger AS t ON t.tgrelid = r.relid AND NOT t.tgisinternal AND NOT EXISTS (
+       SELECT FROM pg_depend AS d JOIN pg_extension AS e ON e.oid = d.refobjid
+        WHERE d.classid = 'pg_proc'::regclass AND d.objid = t.tgfoid AND d.deptype = 'e'
+          AND d.refclassid = 'pg_extension'::regclass AND e.extname = 'pg_task')
+  LEFT JOIN pg_proc AS p ON p.oid = t.tgfoid \gset ignored_
 
 -- The schedule.  pg_cron reads five fields and leaves out what follows; "$" is a day of the month.
 UPDATE pg_temp.cron_jobs AS j
@@ -217,7 +235,7 @@ DECLARE
     owner pg_roles%ROWTYPE;
     role pg_roles%ROWTYPE;
     job record;
-    taken name;
+    taken record;
     queue text;
     may_become text := CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET'
                             ELSE 'MEMBER' END;
@@ -229,15 +247,21 @@ BEGIN
     LOOP
         SELECT r.* INTO role FROM pg_roles AS r WHERE r.rolname = job.username;
         queue := format('%s.%s', current_setting('cron_tasks.queue'), job.username);
-        EXECUTE format('SELECT t.role FROM %s AS t WHERE t.queue = $1 AND t.key = $2
-                           AND t.state IN (''PLAN'', ''WORK'')', new)
-           INTO taken USING queue, job.key;
+        EXECUTE format('SELECT t.role, t.request = $3 AND t.cron IS NOT DISTINCT FROM $4
+                               AND t.repeat IS NOT DISTINCT FROM $5 AS same FROM %s AS t
+                         WHERE t.queue = $1 AND t.key = $2 AND t.state IN (''PLAN'', ''WORK'')',
+                       new)
+           INTO taken USING queue, job.key, job.command, job.cron, job.repeat;
         IF role.rolname IS NULL THEN
             job.reason := format('username: role "%s" does not exist', job.username);
-        ELSIF taken = role.rolname THEN
+        ELSIF taken.role = role.rolname AND taken.same THEN
             job.state := 'there';
-        ELSIF taken IS NOT NULL THEN
-            job.reason := format('key: a task of role "%s" has it in queue "%s"', taken, queue);
+        ELSIF taken.role = role.rolname THEN
+            job.reason := format('key: a task with another request or schedule has it in queue'
+                                 ' "%s"', queue);
+        ELSIF taken.role IS NOT NULL THEN
+            job.reason := format('key: a task of role "%s" has it in queue "%s"', taken.role,
+                                 queue);
         ELSIF role.rolsuper AND NOT owner.rolsuper THEN
             job.reason := format('username: "%s" is a superuser, and the owner of the task table is'
                                  ' not', role.rolname);

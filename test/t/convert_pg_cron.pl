@@ -362,6 +362,26 @@ subtest 'traps' => sub {
 	is(sql('SELECT count(*) FROM effect WHERE id = 3'), 0, 'nothing of his has run');
 	sql('ALTER TABLE cron.job OWNER TO postgres');
 
+	# a trigger of somebody else on the task table
+	sql('GRANT TRIGGER ON task TO app');
+	sql_as('app', q{CREATE TRIGGER trap AFTER INSERT ON task EXECUTE FUNCTION trap.caught()});
+	($rc, $out, $err) = convert('postgres');
+	like($err, qr/function trap\.caught of trigger trap belongs to role "app"/,
+		'a trigger on the task table');
+	is(sql('SELECT count(*) FROM effect WHERE id = 3'), 0, 'nothing of his has run, either');
+	sql('DROP TRIGGER trap ON task');
+
+	# a name that is made up for another job
+	my $name = schedule('0 0 1 1 *', q{SELECT 'first'}, name => 'cron job ' . ($six + 500));
+	sql(sprintf q{UPDATE cron.job SET jobid = %s WHERE jobid = %s}, $six + 500,
+		schedule('0 1 1 1 *', q{SELECT 'second'}, username => 'postgres'));
+	($rc, $out, $err) = convert('postgres', deactivate => 'on');
+	like($out, qr/^not converted\|1\|\{@{[ $six + 500 ]}\}\|key: a task with another request/m,
+		'a key that another job has got');
+	is(sql("SELECT active FROM cron.job WHERE jobid = $six + 500"), 't', 'it stays on in pg_cron');
+	sql("DELETE FROM cron.job WHERE jobid IN ($name, $six + 500)");
+	isnt((convert('postgres', deactivate => 'maybe'))[0], 0, 'a switch that is no boolean');
+
 	# a task of another role in the queue of the job
 	sql(q{GRANT SELECT, INSERT ON task TO app; UPDATE task SET state = 'STOP'
 		WHERE key = 'every' AND state IN ('PLAN', 'WORK')});
