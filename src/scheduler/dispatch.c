@@ -697,7 +697,8 @@ static MonoTime
 dispatch_due(ClockNow now pg_attribute_unused())
 {
 	if (last_round.barred)
-		return clock_plus_ms(last_round.now.mono, BARRED_MS);
+		return clock_min(clock_plus_ms(last_round.now.mono, BARRED_MS),
+						 pool_until(last_round.now.mono));
 	return clock_min(order_due_at(last_round.now),
 					 clock_min(pool_until(last_round.now.mono), demand_until(&last_round)));
 }

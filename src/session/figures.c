@@ -404,6 +404,8 @@ state_text(const DatabaseFigures *figures, TimestampTz now)
 		return "no table";
 	if (database->found.away)
 		return "held back";
+	if (shared_lacks_standby())
+		return "no standby";
 	if (database->marked.us == 0 && now < database->found.due)
 		return "asleep";
 	return "waiting";

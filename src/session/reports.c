@@ -235,12 +235,14 @@ first_value(Oid type, bool *isnull)
  * type calls the variant that takes a key.
  */
 static void
-notice_none(Form_pg_proc form)
+notice_none(Form_pg_proc form, const ParamListInfo params)
 {
 	static Notices none;
+	bool has_key = form->proargtypes.values[0] == TEXTOID && !params->params[0].isnull;
+	char *key = has_key ? TextDatumGetCString(params->params[0].value) : NULL;
 
-	notices_raise(&none, psprintf("%s has found no task", NameStr(form->proname)),
-				  form->proargtypes.values[0] == TEXTOID
+	notices_raise(&none, psprintf("%s has found no task for it", NameStr(form->proname)),
+				  key && *key && strspn(key, "0123456789") == strlen(key)
 					  ? "The first argument was taken for a key; an id must be of type bigint."
 					  : NULL);
 }
@@ -262,6 +264,7 @@ pg_task_report(PG_FUNCTION_ARGS)
 	Form_pg_proc form;
 	uint64 count;
 	bool writes;
+	bool holds;
 	bool isnull;
 	char *sql;
 	char *statement;
@@ -289,6 +292,7 @@ pg_task_report(PG_FUNCTION_ARGS)
 	for (i = 0; writes && i < (int) lengthof(written); i++)
 		if (strstr(sql, written[i].text))
 			table_access_check_update(&access, written[i].column, "change");
+	holds = writes && strstr(sql, " hold = ") != NULL;
 	access.inserts = strstr(sql, "{into}") != NULL;
 	if (access.inserts)
 		table_access_check_insert(&access, "plan");
@@ -301,14 +305,14 @@ pg_task_report(PG_FUNCTION_ARGS)
 									 : access.inserts ? SPI_OK_INSERT_RETURNING
 													  : SPI_OK_SELECT);
 		/* the run of a schedule that has ended meanwhile leaves a row that a new snapshot shows */
-	} while (count == 0 && strstr(sql, " hold = ") && tries++ < HOLD_TRIES);
+	} while (count == 0 && holds && tries++ < HOLD_TRIES);
 	if (writes)
 		value = Int64GetDatum((int64) count);
 	else if (!form->proretset)
 		value = first_value(form->prorettype, &fcinfo->isnull);
 	SPI_finish();
-	if (count == 0 && (access.inserts || (writes && strstr(sql, " hold = "))))
-		notice_none(form);
+	if (count == 0 && (access.inserts || holds))
+		notice_none(form, options.params);
 	if (options.dest)
 		options.dest->rDestroy(options.dest);
 	ReleaseSysCache(tuple);

@@ -111,6 +111,9 @@ PGDLLEXPORT void pg_task_supervisor_main(Datum arg);
 /* A scheduler is started this long before something is due: it has to connect and to look (ms). */
 #define AHEAD_MS 500
 
+/* With pg_task.require_standby it looks at this interval whether enough are connected (ms). */
+#define STANDBY_MS 1000
+
 /* What the catalogs say of a database that should have a scheduler. */
 typedef struct Wanted
 {
@@ -735,7 +738,7 @@ share_places(ClockNow clock)
 
 /* Log when pg_task.require_standby begins or ceases to keep tasks from starting. */
 static void
-report_standbys(void)
+report_standbys(MonoTime now)
 {
 	bool lacks = shared_lacks_standby();
 
@@ -746,6 +749,8 @@ report_standbys(void)
 	else if (!lacks && MySupervisor.lacks_standby)
 		ereport(LOG, (errmsg("pg_task starts tasks again")));
 	MySupervisor.lacks_standby = lacks;
+	if (Settings.require_standby)
+		wake_at(clock_plus_ms(now, STANDBY_MS));
 }
 
 /* Compare the databases that should have a scheduler with those that have one, and act on it. */
@@ -763,7 +768,7 @@ supervise_databases(void)
 	forget_unwanted();
 	MySupervisor.next = MySupervisor.read_again;
 	share_places(now);
-	report_standbys();
+	report_standbys(now.mono);
 	MemoryContextReset(MySupervisor.context);
 }
 

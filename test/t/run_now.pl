@@ -49,10 +49,10 @@ subtest 'one more run' => sub {
 	for my $function (qw(pg_task_run_now pg_task_hold pg_task_resume))
 	{
 		like(notices_of('postgres', "SELECT $function('$id')"),
-			qr/\ANOTICE:  $function has found no task\nHINT:  .* an id must be of type bigint\.\z/,
+			qr/\ANOTICE:  $function has found no task for it\nHINT:  .* an id must be of type bigint\.\z/,
 			"$function says that it finds none");
 	}
-	is(notices_of('postgres', 'SELECT pg_task_hold(-1)'), "NOTICE:  pg_task_hold has found no task",
+	is(notices_of('postgres', 'SELECT pg_task_hold(-1)'), "NOTICE:  pg_task_hold has found no task for it",
 		'so it does for an id');
 	is(sql("SELECT pg_task_run_now($run), pg_task_run_now(NULL::bigint)"), '|', 'what has ended is none');
 	my $single = insert_task($node, dt => '2100-01-01', request => 'SELECT 1');
