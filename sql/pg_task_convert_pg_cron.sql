@@ -186,7 +186,7 @@ SELECT pg_temp.cron_trust(pg_get_userbyid(c.relowner), format('table %s', c.oid:
            AS ignored
   FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace, pg_database AS d
  WHERE c.oid = :'new'::regclass AND d.datname = current_database() \gset
--- others may have triggers on it, or own partitions of it
+-- Others may have triggers on it, or own partitions of it.
 SELECT count(pg_temp.cron_trust(pg_get_userbyid(c.relowner), format('table %s', c.oid::regclass))),
        count(pg_temp.cron_trust(pg_get_userbyid(p.proowner),
                                 format('function %s of trigger %s', p.oid::regproc, t.tgname)))
@@ -197,7 +197,8 @@ SELECT count(pg_temp.cron_trust(pg_get_userbyid(c.relowner), format('table %s', 
        SELECT FROM pg_depend AS d JOIN pg_extension AS e ON e.oid = d.refobjid
         WHERE d.classid = 'pg_proc'::regclass AND d.objid = t.tgfoid AND d.deptype = 'e'
           AND d.refclassid = 'pg_extension'::regclass AND e.extname = 'pg_task')
-  LEFT JOIN pg_proc AS p ON p.oid = t.tgfoid \gset ignored_
+  LEFT JOIN pg_proc AS p ON p.oid = t.tgfoid
+ WHERE (SELECT r.rolsuper FROM pg_roles AS r WHERE r.rolname = current_user) \gset ignored_
 
 -- The schedule.  pg_cron reads five fields and leaves out what follows; "$" is a day of the month.
 UPDATE pg_temp.cron_jobs AS j

@@ -137,6 +137,18 @@ BEGIN
       INTO role, owner FROM pg_class AS o, pg_class AS n WHERE o.oid = old AND n.oid = new;
     PERFORM pg_temp.rekgrpth_trust(owner, format('table %s', new));
     PERFORM pg_temp.rekgrpth_trust_schema(new);
+    -- others may have triggers on it, or own partitions of it
+    PERFORM pg_temp.rekgrpth_trust(pg_get_userbyid(c.relowner), format('table %s', c.oid::regclass)),
+            pg_temp.rekgrpth_trust(pg_get_userbyid(p.proowner),
+                format('function %s of trigger %s', p.oid::regproc, quote_ident(t.tgname)))
+       FROM (SELECT new AS relid UNION SELECT relid FROM pg_partition_tree(new)) AS r
+       JOIN pg_class AS c ON c.oid = r.relid
+       LEFT JOIN pg_trigger AS t ON t.tgrelid = r.relid AND NOT t.tgisinternal AND NOT EXISTS (
+            SELECT FROM pg_depend AS d JOIN pg_extension AS e ON e.oid = d.refobjid
+             WHERE d.classid = 'pg_proc'::regclass AND d.objid = t.tgfoid AND d.deptype = 'e'
+               AND d.refclassid = 'pg_extension'::regclass AND e.extname = 'pg_task')
+       LEFT JOIN pg_proc AS p ON p.oid = t.tgfoid
+      WHERE (SELECT r.rolsuper FROM pg_roles AS r WHERE r.rolname = current_user);
     IF NOT pg_has_role(owner, role, 'MEMBER') OR EXISTS (
            SELECT FROM pg_roles AS r, pg_roles AS o
             WHERE r.rolname = role AND r.rolsuper AND o.rolname = owner AND NOT o.rolsuper) THEN

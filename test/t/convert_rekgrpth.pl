@@ -330,7 +330,15 @@ subtest 'a table of a tenant' => sub {
 	sql_in('hostile', 'DROP CAST (low.state AS text)');
 	($rc, $out, $err) = convert($node, 'hostile', table => 'low.task');
 	like($err, qr/schema low belongs to role "low"/, 'nor in a schema of his');
-	sql_in('hostile', 'ALTER SCHEMA low OWNER TO postgres');
+	sql_in('hostile', 'ALTER SCHEMA low OWNER TO postgres; GRANT TRIGGER ON public.task TO low');
+	sql_in('hostile', q{SET ROLE low;
+		CREATE FUNCTION public.fired() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			INSERT INTO public.caught VALUES (current_user); RETURN NULL; END $$;
+		CREATE TRIGGER trap AFTER INSERT ON public.task EXECUTE FUNCTION public.fired()});
+	($rc, $out, $err) = convert($node, 'hostile', table => 'low.task');
+	like($err, qr/function public\.fired of trigger trap belongs to role "low"/,
+		'nor with his trigger on the task table');
+	sql_in('hostile', 'DROP TRIGGER trap ON public.task');
 	($rc, $out, $err) = convert($node, 'hostile', table => 'low.task');
 	is($rc, 0, 'one that has none of that is converted') or diag($err);
 	is(sql_in('hostile', "SELECT count(*) FROM caught WHERE who = 'postgres'"), 0,
