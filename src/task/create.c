@@ -450,7 +450,7 @@ find_incomplete(void *arg)
 		incomplete->is[kind] = !OidIsValid(side) || relation_owner(side) != incomplete->owner;
 		if (!incomplete->is[kind])
 			appendStringInfo(&tables, ", (%d, '%s', %s)", kind, table_kinds[kind],
-							 quote_literal_cstr(get_rel_name(side)));
+							 quote_literal_cstr(side_table_name(kind, incomplete->task)));
 	}
 	SPI_connect();
 	if (SPI_execute(psprintf("SELECT w.kind FROM (VALUES %s) AS w (kind, what, relation), LATERAL"
@@ -554,6 +554,7 @@ create_tables(const Location *where, Oid user, Oid caller, Oid known)
 	}
 	if (result.made)
 		owner = claim_table(making.relid, InvalidOid);
+	result.completed = result.made || incomplete.is[SIDE_TABLES];
 	result.relid = making.relid;
 	result.away = !OidIsValid(owner);
 	for (kind = 0; kind < SIDE_TABLES && !result.away; kind++)
@@ -561,6 +562,7 @@ create_tables(const Location *where, Oid user, Oid caller, Oid known)
 		owner_restrict(owner, &scope);
 		result.fault[kind] =
 			complete_side(kind, result.relid, owner, !result.made && !incomplete.is[kind]);
+		result.completed |= incomplete.is[kind] && result.fault[kind] == NULL;
 		owner_restrict_end(&scope);
 	}
 	CommandCounterIncrement();

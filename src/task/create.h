@@ -15,6 +15,7 @@ typedef struct Created
 {
 	Oid relid; /* InvalidOid: there is none, and none is to be created */
 	bool made;
+	bool completed;					/* something was missing, of any of them */
 	bool away;						/* from home: nothing was completed */
 	const char *fault[SIDE_TABLES]; /* of a table beside it, by SideKind: why it could not be made;
 									   or NULL */

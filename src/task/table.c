@@ -383,6 +383,7 @@ find_side(SideKind kind, TaskTable *task, const char **fault)
 TaskTable *
 table_prepare(const Location *where, Oid user, MemoryContext context)
 {
+	uint32 changes = watch_changes();
 	Created created;
 	TaskTable *table = NULL;
 	SideKind kind;
@@ -402,6 +403,11 @@ table_prepare(const Location *where, Oid user, MemoryContext context)
 		if (table == NULL || strcmp(get_rel_name(created.relid), where->table) != 0 ||
 			(!table->whole && !created.away))
 			ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the task table has changed")));
+		/*
+		 * What has changed since it was asked what is missing is looked at again, if it was watched
+		 * before.  What was made here is reported after the commit.
+		 */
+		watch.changed |= !created.completed && watch_changes() != changes;
 		table->created = created.made;
 		/* again: of a mark that was set before the watch began, watch_changed does not tell */
 		table->away = created.away || home_find(created.relid) == HOME_AWAY;

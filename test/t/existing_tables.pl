@@ -268,6 +268,20 @@ subtest 'partitioned tables' => sub {
 			AND tgname ~ 'pg_task' AND tgenabled <> 'A'}, db => 'by_time');
 };
 
+# The scheduler has just completed the table, and prepares it again, when it changes once more.
+subtest 'changes while the table is prepared' => sub {
+	my $late = 0;
+
+	for (1 .. 25)
+	{
+		sql('ALTER TABLE task DISABLE TRIGGER ALL; ALTER TABLE task ENABLE TRIGGER ALL');
+		$late++ if !poll_for(sub {
+			sql(q{SELECT count(*) FROM pg_trigger WHERE tgrelid = 'task'::regclass
+				AND tgname ~ 'pg_task' AND tgenabled <> 'A'}) eq '0' }, 20);
+	}
+	is($late, 0, 'each is seen');
+};
+
 # Two tables swap names: each task runs in the table that has the name when it is inserted.
 subtest 'two tables swap names' => sub {
 	sql('CREATE DATABASE swapped');
