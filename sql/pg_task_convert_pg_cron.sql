@@ -21,8 +21,8 @@
 -- again.  The last result says what has become of which jobs; docs/coming-from-pg-cron.md says
 -- more.
 --
--- A command is data here, and runs as the role of its job, or never.  To write a table may run code
--- of its owner: triggers, defaults.  So a superuser may run this for tables of superusers only.
+-- A command is data here, and runs as the role of its job, or never.  It includes
+-- pg_task_convert_begin.sql, which says why a superuser may run it for tables of superusers only.
 
 \set ON_ERROR_STOP on
 \if :{?commit}
@@ -60,30 +60,15 @@
 
 SELECT :'commit'::boolean AS ignored, :'deactivate'::boolean AS ignored \gset
 BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
-SET LOCAL search_path = pg_catalog, pg_temp;
-SET LOCAL standard_conforming_strings = on;
-SET LOCAL client_min_messages = warning;
-SET LOCAL intervalstyle = postgres;
+SET LOCAL pg_task_convert.hint = 'Print the jobs of this database with -v export=<database> as a'
+    ' superuser, and name that file with -v jobs=<file>.';
+\ir pg_task_convert_begin.sql
 
 -- "reason": why the job does not become a task.
 CREATE TEMP TABLE cron_jobs (jobid bigint PRIMARY KEY, jobname text, schedule text, command text,
     database text, username text, active boolean, timezone text, fields text[], cron text,
     repeat interval, key text, state text, reason text, remark text,
     off boolean NOT NULL DEFAULT false) ON COMMIT DROP;
-
--- May the caller run the code of this role?
-CREATE FUNCTION pg_temp.cron_trust(owner name, what text) RETURNS void STRICT LANGUAGE plpgsql
-AS $$
-BEGIN
-    IF NOT pg_has_role(owner, 'USAGE') OR EXISTS (
-           SELECT FROM pg_roles AS c, pg_roles AS o
-            WHERE c.rolname = current_user AND c.rolsuper
-              AND o.rolname = owner AND NOT o.rolsuper) THEN
-        RAISE EXCEPTION '% belongs to role "%": run this as that role', what, owner
-            USING HINT = 'Print the jobs of this database with -v export=<database> as a superuser,'
-                ' and name that file with -v jobs=<file>.';
-    END IF;
-END $$;
 
 \if :from_file
 \i :jobs
@@ -96,8 +81,7 @@ DECLARE
 BEGIN
     IF NOT (SELECT r.rolsuper FROM pg_roles AS r WHERE r.rolname = current_user) THEN
         RAISE EXCEPTION 'only a superuser sees all jobs and settings of pg_cron'
-            USING HINT = 'Print the jobs of this database with -v export=<database> as a superuser,'
-                ' and name that file with -v jobs=<file>.';
+            USING HINT = current_setting('pg_task_convert.hint');
     END IF;
     job := to_regclass('cron.job');
     IF job IS NULL OR NOT EXISTS (
@@ -175,30 +159,7 @@ SELECT set_config('cron_tasks.queue', :'queue', true) AS ignored,
        set_config('cron_tasks.new', pg_task_create()::oid::text, true) AS ignored \gset
 SELECT current_setting('cron_tasks.new')::oid::regclass AS new \gset
 
--- Whoever owns a schema, or the database whose schema public is, may put another table there in the
--- place of one.
-SELECT pg_temp.cron_trust(pg_get_userbyid(c.relowner), format('table %s', c.oid::regclass))
-           AS ignored,
-       CASE WHEN (SELECT r.rolsuper FROM pg_roles AS r WHERE r.rolname = current_user) THEN
-           pg_temp.cron_trust(
-               CASE WHEN n.nspowner = 'pg_database_owner'::regrole THEN pg_get_userbyid(d.datdba)
-                    ELSE pg_get_userbyid(n.nspowner) END, format('schema %I', n.nspname)) END
-           AS ignored
-  FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace, pg_database AS d
- WHERE c.oid = :'new'::regclass AND d.datname = current_database() \gset
--- Others may have triggers on it, or own partitions of it.
-SELECT count(pg_temp.cron_trust(pg_get_userbyid(c.relowner), format('table %s', c.oid::regclass))),
-       count(pg_temp.cron_trust(pg_get_userbyid(p.proowner),
-                                format('function %s of trigger %s', p.oid::regproc, t.tgname)))
-  FROM (SELECT :'new'::regclass AS relid
-         UNION SELECT relid FROM pg_partition_tree(:'new'::regclass)) AS r
-  JOIN pg_class AS c ON c.oid = r.relid
-  LEFT JOIN pg_trigger AS t ON t.tgrelid = r.relid AND NOT t.tgisinternal AND NOT EXISTS (
-       SELECT FROM pg_depend AS d JOIN pg_extension AS e ON e.oid = d.refobjid
-        WHERE d.classid = 'pg_proc'::regclass AND d.objid = t.tgfoid AND d.deptype = 'e'
-          AND d.refclassid = 'pg_extension'::regclass AND e.extname = 'pg_task')
-  LEFT JOIN pg_proc AS p ON p.oid = t.tgfoid
- WHERE (SELECT r.rolsuper FROM pg_roles AS r WHERE r.rolname = current_user) \gset ignored_
+SELECT pg_temp.convert_trust_task_table(:'new') AS ignored \gset
 
 -- The schedule.  pg_cron reads five fields and leaves out what follows; "$" is a day of the month.
 UPDATE pg_temp.cron_jobs AS j

@@ -16,7 +16,7 @@
 -- The last result says what has become of which rows; docs/comparison.md says more.
 --
 -- To read or write a table may run code of its owner: casts, defaults, triggers.  So a superuser may
--- run this for tables, types and schemas of superusers only.
+-- run this for tables, types and schemas of superusers only.  It includes pg_task_convert_begin.sql.
 
 \set ON_ERROR_STOP on
 \if :{?table}
@@ -40,38 +40,13 @@
 BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
 
 SELECT coalesce(pg_catalog.to_regclass(:'table')::pg_catalog.oid::pg_catalog.text, '') AS old \gset
-SET LOCAL search_path = pg_catalog, pg_temp;
-SET LOCAL standard_conforming_strings = on;
-SET LOCAL client_min_messages = warning;
-SET LOCAL intervalstyle = postgres;
+SET LOCAL pg_task_convert.hint =
+    'It needs the rights of the owners of both tables, and runs code of theirs.';
+\ir pg_task_convert_begin.sql
 CREATE EXTENSION IF NOT EXISTS pg_task;
 SELECT set_config('rekgrpth.table', :'table', true) AS ignored,
        set_config('rekgrpth.old', :'old', true) AS ignored,
        set_config('rekgrpth.role', :'role', true) AS ignored \gset
-
--- May the caller run the code of this role?
-CREATE FUNCTION pg_temp.rekgrpth_trust(owner name, what text) RETURNS void STRICT LANGUAGE plpgsql
-AS $$
-BEGIN
-    IF NOT pg_has_role(owner, 'USAGE') OR EXISTS (
-           SELECT FROM pg_roles AS c, pg_roles AS o
-            WHERE c.rolname = current_user AND c.rolsuper AND o.rolname = owner AND NOT o.rolsuper) THEN
-        RAISE EXCEPTION '% belongs to role "%": run this as that role', what, owner
-            USING HINT = 'It needs the rights of the owners of both tables, and runs code of theirs.';
-    END IF;
-END $$;
-
--- Whoever owns a schema, or the database whose schema public is, may put another table there in the
--- place of one.
-CREATE FUNCTION pg_temp.rekgrpth_trust_schema(relation regclass) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM pg_temp.rekgrpth_trust(
-                CASE WHEN n.nspowner = 'pg_database_owner'::regrole THEN pg_get_userbyid(d.datdba)
-                     ELSE pg_get_userbyid(n.nspowner) END, format('schema %I', n.nspname))
-       FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace, pg_database AS d
-      WHERE c.oid = relation AND d.datname = current_database()
-        AND (SELECT r.rolsuper FROM pg_roles AS r WHERE r.rolname = current_user);
-END $$;
 
 DO $$
 DECLARE
@@ -96,13 +71,13 @@ BEGIN
         RAISE EXCEPTION '% is not a table of the other pg_task (RekGRpth)', old;
     END IF;
     SELECT pg_get_userbyid(c.relowner) INTO owner FROM pg_class AS c WHERE c.oid = old;
-    PERFORM pg_temp.rekgrpth_trust(owner, format('table %s', old));
-    PERFORM pg_temp.rekgrpth_trust(pg_get_userbyid(t.typowner), format('type %s', t.oid::regtype)),
-            pg_temp.rekgrpth_trust(pg_get_userbyid(p.proowner), format('cast %s', p.oid::regprocedure))
+    PERFORM pg_temp.convert_trust(owner, format('table %s', old));
+    PERFORM pg_temp.convert_trust(pg_get_userbyid(t.typowner), format('type %s', t.oid::regtype)),
+            pg_temp.convert_trust(pg_get_userbyid(p.proowner), format('cast %s', p.oid::regprocedure))
        FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
        LEFT JOIN pg_cast AS c ON c.castsource = t.oid LEFT JOIN pg_proc AS p ON p.oid = c.castfunc
       WHERE a.attrelid = old AND a.attnum > 0 AND t.oid >= 16384;
-    PERFORM pg_temp.rekgrpth_trust_schema(old);
+    PERFORM pg_temp.convert_trust_schema(old);
     EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', old);
     -- the lock that its worker of this database has
     IF EXISTS (SELECT FROM pg_locks AS l WHERE l.locktype = 'userlock' AND l.objsubid = 3
@@ -135,20 +110,7 @@ BEGIN
     SELECT coalesce(nullif(current_setting('rekgrpth.role'), ''), pg_get_userbyid(o.relowner)),
            pg_get_userbyid(n.relowner)
       INTO role, owner FROM pg_class AS o, pg_class AS n WHERE o.oid = old AND n.oid = new;
-    PERFORM pg_temp.rekgrpth_trust(owner, format('table %s', new));
-    PERFORM pg_temp.rekgrpth_trust_schema(new);
-    -- others may have triggers on it, or own partitions of it
-    PERFORM pg_temp.rekgrpth_trust(pg_get_userbyid(c.relowner), format('table %s', c.oid::regclass)),
-            pg_temp.rekgrpth_trust(pg_get_userbyid(p.proowner),
-                format('function %s of trigger %s', p.oid::regproc, quote_ident(t.tgname)))
-       FROM (SELECT new AS relid UNION SELECT relid FROM pg_partition_tree(new)) AS r
-       JOIN pg_class AS c ON c.oid = r.relid
-       LEFT JOIN pg_trigger AS t ON t.tgrelid = r.relid AND NOT t.tgisinternal AND NOT EXISTS (
-            SELECT FROM pg_depend AS d JOIN pg_extension AS e ON e.oid = d.refobjid
-             WHERE d.classid = 'pg_proc'::regclass AND d.objid = t.tgfoid AND d.deptype = 'e'
-               AND d.refclassid = 'pg_extension'::regclass AND e.extname = 'pg_task')
-       LEFT JOIN pg_proc AS p ON p.oid = t.tgfoid
-      WHERE (SELECT r.rolsuper FROM pg_roles AS r WHERE r.rolname = current_user);
+    PERFORM pg_temp.convert_trust_task_table(new);
     IF NOT pg_has_role(owner, role, 'MEMBER') OR EXISTS (
            SELECT FROM pg_roles AS r, pg_roles AS o
             WHERE r.rolname = role AND r.rolsuper AND o.rolname = owner AND NOT o.rolsuper) THEN

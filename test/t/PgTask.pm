@@ -37,6 +37,7 @@ our @EXPORT = qw(
 	new_node copy_server set_conf apply_conf end_sessions build_module crash kill_server
 	make_clock set_clock
 	run_psql sql sql_as sql_in error_of sqlstate_of notices_of literal open_session
+	file_of run_installed
 	insert_task insert_rule run_task start_crash task is_row count_of start_delay
 	make_gates open_gate
 	backends terminate running
@@ -447,6 +448,31 @@ sub notices_of
 
 	croak $err if $rc != 0;
 	return $err =~ s/^psql:<stdin>:\d+: //mgr;
+}
+
+# A file with this text.
+sub file_of
+{
+	my ($text) = @_;
+	my $file = PostgreSQL::Test::Utils::tempdir() . '/text';
+
+	append_to_file($file, $text);
+	return $file;
+}
+
+# Runs a file for psql that is installed with the extension, with these variables; "user": as whom.
+# Returns its exit code, its result and its errors.
+sub run_installed
+{
+	my ($node, $db, $name, %variable) = @_;
+	my ($out, $err) = ('', '');
+	my $user = delete $variable{user} // 'postgres';
+	my $folder = qx(pg_config --sharedir) =~ s/\s*\z//r . '/extension';
+
+	IPC::Run::run([ 'psql', '-XAtq', '-d', $node->connstr($db), '-U', $user,
+		(map { ('-v', "$_=$variable{$_}") } sort keys %variable), '-f', "$folder/$name" ],
+		'>', \$out, '2>', \$err);
+	return ($? >> 8, $out, $err);
 }
 
 # A value as an SQL literal.

@@ -14,7 +14,6 @@ my $extensions = qx(pg_config --sharedir) =~ s/\s*\z//r . '/extension';
 
 plan skip_all => 'pg_cron is not installed' unless -e "$extensions/pg_cron.control";
 
-my $script = "$extensions/pg_task_convert_pg_cron.sql";
 my $page = slurp_file("$FindBin::RealBin/../../docs/coming-from-pg-cron.md");
 
 # Before 1.5 pg_cron knows no zone.  In this one the clock is not set, for then they differ.
@@ -31,17 +30,12 @@ sql(q{CREATE EXTENSION pg_cron; CREATE ROLE app LOGIN; CREATE ROLE other LOGIN;
 	GRANT INSERT ON effect TO app});
 sql('CREATE DATABASE shop OWNER app');
 
-# Runs the script; returns its exit code, its result and its errors.
+# Runs the script: see run_installed.
 sub convert
 {
 	my ($db, %variable) = @_;
-	my ($out, $err) = ('', '');
-	my $user = delete $variable{user} // 'postgres';
 
-	IPC::Run::run([ 'psql', '-XAtq', '-d', $node->connstr($db), '-U', $user,
-		(map { ('-v', "$_=$variable{$_}") } sort keys %variable), '-f', $script ],
-		'>', \$out, '2>', \$err);
-	return ($? >> 8, $out, $err);
+	return run_installed($node, $db, 'pg_task_convert_pg_cron.sql', %variable);
 }
 
 # A job, as its owner has it made.  Options: name, user, off, and columns of the table.  Before 1.5
@@ -303,12 +297,11 @@ subtest 'the same times' => sub {
 };
 
 subtest 'jobs of another database' => sub {
-	my $file = PostgreSQL::Test::Utils::tempdir() . '/jobs.sql';
 	my $of_shop = join ',', sort { $a <=> $b } values %shop;
 	my ($rc, $out, $err) = convert('postgres', export => 'shop');
 
 	is($rc, 0, 'they are printed') or diag($err);
-	append_to_file($file, $out);
+	my $file = file_of($out);
 	is(scalar(() = $out =~ /^INSERT/mg), 3, 'and no others');
 	wait_for_table($node, db => 'shop', table => 'task_queue');
 	my $before = sql('SELECT count(*) FROM cron.job WHERE active');

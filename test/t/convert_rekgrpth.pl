@@ -13,22 +13,16 @@ use PgTask;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $script = qx(pg_config --sharedir) =~ s/\s*\z//r . '/extension/pg_task_convert_rekgrpth.sql';
 my $sources = $ENV{PG_TASK_OTHER_SOURCES} // '';
 my $effects = q{SELECT string_agg(id || ':' || count, ' ' ORDER BY id)
 	FROM (SELECT id, count(*) FROM effect GROUP BY id) AS e};
 
-# Runs the script; returns its exit code, its result and its errors.
+# Runs the script: see run_installed.
 sub convert
 {
 	my ($node, $db, %variable) = @_;
-	my ($out, $err) = ('', '');
-	my $user = delete $variable{user} // 'postgres';
 
-	IPC::Run::run([ 'psql', '-XAtq', '-d', $node->connstr($db), '-U', $user,
-		(map { ('-v', "$_=$variable{$_}") } sort keys %variable), '-f', $script ],
-		'>', \$out, '2>', \$err);
-	return ($? >> 8, $out, $err);
+	return run_installed($node, $db, 'pg_task_convert_rekgrpth.sql', %variable);
 }
 
 # A server without the library, on which a table of the other one can be made.

@@ -455,13 +455,10 @@ sub blocks_of
 sub run_block
 {
 	my ($block) = @_;
-	my $file = PostgreSQL::Test::Utils::tempdir() . '/block.sql';
 
-	unlink $file;
-	append_to_file($file, $block->{sql});
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	$node->command_ok([ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr($db),
-		'-f', $file ], "$block->{heading}: " . $block->{sql} =~ s/\n.*//sr);
+		'-f', file_of($block->{sql}) ], "$block->{heading}: " . $block->{sql} =~ s/\n.*//sr);
 }
 
 my %made = (postgres => 1);

@@ -12,7 +12,6 @@ my $node = new_node('main');
 my $readme = slurp_file("$FindBin::RealBin/../../README.md");
 my ($first) = $readme =~ /^```sql\n(.*?)^```$/ms;
 my ($section) = $readme =~ /^## A first task\n(.*?)^## /ms;
-my $file = PostgreSQL::Test::Utils::tempdir() . '/block.sql';
 
 # What psql prints, as in a terminal, but for spaces at the ends of lines.
 sub psql
@@ -20,9 +19,8 @@ sub psql
 	my ($text) = @_;
 	my $out = '';
 
-	unlink $file;
-	append_to_file($file, $text);
-	IPC::Run::run([ 'psql', '-X', '-d', $node->connstr('postgres'), '-f', $file ], '>', \$out, '2>&1');
+	IPC::Run::run([ 'psql', '-X', '-d', $node->connstr('postgres'), '-f', file_of($text) ],
+		'>', \$out, '2>&1');
 	return $out =~ s/ +$//mgr =~ s/\s+\z/\n/r;
 }
 

@@ -43,10 +43,9 @@ sub text_of
 sub psql_for
 {
 	my ($node, $db, $text) = @_;
-	my $file = PostgreSQL::Test::Utils::tempdir() . '/block.sql';
 
-	append_to_file($file, $text);
-	return [ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr($db), '-f', $file ];
+	return [ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr($db),
+		'-f', file_of($text) ];
 }
 
 # Runs a block on a server; what it says of the node east is said of west there.
