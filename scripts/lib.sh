@@ -199,6 +199,13 @@ as_root_in() {
     if [ -n "$1" ]; then in_chroot "$@"; else as_root "${@:2}"; fi
 }
 
+# Installs what is missing of some packages where the server is: see "root" and "reach" of enter.
+# shellcheck disable=SC2016  # run by another shell
+add_packages() {
+    [ $# = 0 ] || "${reach[@]}" sh -c 'dpkg -s "$@" >/dev/null 2>&1' sh "$@" ||
+        as_root_in "$root" sh -c "$install_services" install "$@"
+}
+
 # Every script begins with: enter "$@". One that needs more packages defines more_packages first,
 # and wished_packages for those without which it goes on.
 #
@@ -238,16 +245,15 @@ enter() {
         root=$(suite_folder "$suite")
         reach=(in_chroot "$root")
     fi
+    # shellcheck disable=SC2046  # lists
     if [ "$(type -t more_packages)" = function ]; then
-        # shellcheck disable=SC2046  # a list
-        quietly as_root_in "$root" sh -c "$install_services" install $(more_packages) 3>&2 ||
+        quietly add_packages $(more_packages) 3>&2 ||
             die "these packages are needed, and could not be installed: $(more_packages)"
     fi
-    # shellcheck disable=SC2016,SC2046  # for dpkg-query; a list
-    if [ "$(type -t wished_packages)" = function ] && [ -n "$(wished_packages)" ] &&
-        ! "${reach[@]}" sh -c 'dpkg -s "$@" >/dev/null 2>&1' sh $(wished_packages); then
-        as_root_in "$root" sh -c "$install_services" install $(wished_packages) \
-            3>&2 >/dev/null 2>&1 </dev/null || note "going on without $(wished_packages)"
+    # shellcheck disable=SC2046  # a list
+    if [ "$(type -t wished_packages)" = function ]; then
+        add_packages $(wished_packages) 3>&2 >/dev/null 2>&1 </dev/null ||
+            note "going on without $(wished_packages)"
     fi
     if [ "$(id -u)" = 0 ]; then
         user=$("${reach[@]}" sh -c 'id -u postgres 2>/dev/null || id -u nobody')

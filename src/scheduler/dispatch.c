@@ -55,9 +55,6 @@
 /* When a row could not be claimed, the next scan begins after this time at the latest (ms). */
 #define MISSED_SCAN_MS 1000
 
-/* While no task may start, this is checked again at this interval (ms). */
-#define BARRED_MS 1000
-
 /* Static, because they outlive a round. */
 static DispatchRound last_round; /* after an error it is known what was chosen */
 static bool gave_back;			 /* the last round has put its tasks back: see check_rules */
@@ -696,11 +693,11 @@ run_dispatch(ClockNow now pg_attribute_unused())
 static MonoTime
 dispatch_due(ClockNow now pg_attribute_unused())
 {
-	if (last_round.barred)
-		return clock_min(clock_plus_ms(last_round.now.mono, BARRED_MS),
-						 pool_until(last_round.now.mono));
-	return clock_min(order_due_at(last_round.now),
-					 clock_min(pool_until(last_round.now.mono), demand_until(&last_round)));
+	MonoTime start = last_round.barred
+						 ? clock_plus_ms(last_round.now.mono, SHARED_STANDBY_MS)
+						 : clock_min(order_due_at(last_round.now), demand_until(&last_round));
+
+	return clock_min(start, pool_until(last_round.now.mono));
 }
 
 /*

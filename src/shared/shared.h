@@ -432,6 +432,11 @@ extern SharedState *Shared;
 
 extern void shared_request_memory(void);
 extern void shared_attach_memory(void);
+
+/* While shared_lacks_standby keeps tasks from starting, it is called again at this interval (ms).
+ */
+#define SHARED_STANDBY_MS 1000
+
 extern bool shared_lacks_standby(void);
 extern void shared_require(void);
 extern void shared_wake(int proc);

@@ -111,9 +111,6 @@ PGDLLEXPORT void pg_task_supervisor_main(Datum arg);
 /* A scheduler is started this long before something is due: it has to connect and to look (ms). */
 #define AHEAD_MS 500
 
-/* With pg_task.require_standby it looks at this interval whether enough are connected (ms). */
-#define STANDBY_MS 1000
-
 /* What the catalogs say of a database that should have a scheduler. */
 typedef struct Wanted
 {
@@ -750,7 +747,7 @@ report_standbys(MonoTime now)
 		ereport(LOG, (errmsg("pg_task starts tasks again")));
 	MySupervisor.lacks_standby = lacks;
 	if (Settings.require_standby)
-		wake_at(clock_plus_ms(now, STANDBY_MS));
+		wake_at(clock_plus_ms(now, SHARED_STANDBY_MS));
 }
 
 /* Compare the databases that should have a scheduler with those that have one, and act on it. */

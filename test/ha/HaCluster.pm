@@ -202,6 +202,14 @@ sub conninfo
 	  . join(',', map { '127.0.0.1' } @nodes) . ' port=' . join(',', map { $_->{port} } @nodes);
 }
 
+# How a client reaches one node.
+sub conninfo_of
+{
+	my ($node) = @_;
+
+	return "host=127.0.0.1 port=$node->{port} user=postgres dbname=postgres connect_timeout=5";
+}
+
 # The members as Patroni sees them, by name; empty if none of them answers.
 sub members
 {

@@ -66,8 +66,7 @@ sub watch_standbys
 
 		for my $node (@{ $cluster->{nodes} })
 		{
-			my (undef, $answer) = HaLoad::query(
-				"host=127.0.0.1 port=$node->{port} user=postgres dbname=postgres connect_timeout=5",
+			my (undef, $answer) = HaLoad::query(HaCluster::conninfo_of($node),
 				q{WITH c AS MATERIALIZED (SELECT count(*) AS n FROM pg_stat_activity
 					WHERE backend_type LIKE 'pg_task%')
 				SELECT CASE WHEN pg_is_in_recovery() THEN 'standby ' || n END FROM c}, 10);

@@ -40,8 +40,7 @@ sub say_it { printf "# %6.1f s  %s\n", time - $began, join ' ', @_ }
 sub ask
 {
 	my ($node, $sql) = @_;
-	my ($rc, $out) = HaLoad::query(
-		"host=127.0.0.1 port=$node->{port} user=postgres dbname=postgres connect_timeout=5", $sql);
+	my ($rc, $out) = HaLoad::query(HaCluster::conninfo_of($node), $sql);
 
 	return $rc ? undef : $out;
 }

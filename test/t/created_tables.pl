@@ -140,14 +140,6 @@ subtest 'a queue table of somebody else, and a lock' => sub {
 	my $session = open_session($node, 'held');
 	$session->query_safe('BEGIN; LOCK TABLE part IN ACCESS EXCLUSIVE MODE');
 	like(error_of('boss', $create, db => 'held', sqlstate => 1), $fault, 'not locked');
-	is_served_beside($session);
-};
-
-# The scheduler of that database serves it while the session holds its lock.
-sub is_served_beside
-{
-	my ($session) = @_;
-
 	terminate($node, sql(q{SELECT coalesce(max(pid), 0) FROM pg_stat_task_scheduler()
 		WHERE datname = 'held'}));
 	run_task($node, db => 'held', role => 'boss', request => 'SELECT 1');
@@ -155,7 +147,7 @@ sub is_served_beside
 	$session->query_safe('COMMIT');
 	$session->quit;
 	sql_in('held', 'DROP TABLE task_queue');
-}
+};
 
 # Where new functions are nobody's by default, the owner of the table can make and use it.
 subtest 'default privileges' => sub {
