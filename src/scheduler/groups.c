@@ -436,7 +436,10 @@ groups_claimed(QueueGroup *group, TaskPlace place, bool claimed)
 	}
 }
 
-/* The scan has found the first rows of a group, and whether they are all ("complete"). */
+/*
+ * The scan has found the first rows of a group, and whether they are all ("complete").  If they are
+ * not, those behind them are read again: there may be some that no hint has named.
+ */
 void
 groups_scan_found(const TaskGroup *key, const TaskPlace *places, int count, bool complete)
 {
@@ -453,9 +456,9 @@ groups_scan_found(const TaskGroup *key, const TaskPlace *places, int count, bool
 	if (group->nmissed > 0 && !complete && !may_read_again(group) &&
 		order_compare_places(&group->missed, &places[0]) == 0)
 		insert_place(group, places[0]); /* try it once more, and go on behind what was read */
-	else if (first && !complete)
+	else if (first && !complete && !may_read_again(group))
 		group->exhausted = false;
-	else if (first && group->count - group->next == count &&
+	else if (first && complete && group->count - group->next == count &&
 			 memcmp(&group->places[group->next], places, count * sizeof(TaskPlace)) == 0)
 		group->exhausted = true;
 	else

@@ -123,6 +123,35 @@ subtest 'rows without a hint' => sub {
 	$session->quit;
 };
 
+# Such a row may be planned between others, or after them, which one scan has found, while the next
+# one finds that there are more than it lists.
+subtest 'rows without a hint among others' => sub {
+	for my $late (45, 5)
+	{
+		my $queue = "among $late";
+		my $insert = qq{INSERT INTO task (queue, max, dt, request) SELECT '$queue', 1,
+			now() - n * interval '1 s', 'SELECT 1' FROM generate_series};
+
+		sql(qq{INSERT INTO task (queue, max, request) VALUES ('$queue', 1,
+			\$\$SELECT hold('$queue')\$\$)});
+		wait_until($node, "SELECT state FROM task WHERE queue = '$queue'", expected => 'WORK');
+		sql("BEGIN; $insert(10, 80, 10) AS n; PREPARE TRANSACTION 'p'");
+		sql(q{COMMIT PREPARED 'p'});
+		wait_until($node, "SELECT oldest_due = (SELECT min(dt) FROM task WHERE queue = '$queue')
+			FROM pg_stat_task_scheduler()");
+		sql("BEGIN; $insert($late, $late) AS n;
+			INSERT INTO task (queue, request) VALUES ('beside $late', 'SELECT 1');
+			PREPARE TRANSACTION 'p'");
+		sql(q{COMMIT PREPARED 'p'});
+		wait_until($node, "SELECT state FROM task WHERE queue = 'beside $late'",
+			expected => 'DONE');
+		open_gate($node, $queue);
+		wait_until($node, "SELECT count(*) = 10 FROM task WHERE queue = '$queue'
+			AND state = 'DONE'");
+		pass("$late s late");
+	}
+};
+
 # The scheduler does not remember a group that a scan has not found.
 subtest 'groups without rows' => sub {
 	my ($scheduler) = backends($node, 'scheduler');
