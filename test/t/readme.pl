@@ -1,4 +1,5 @@
-# The first tasks of README.md: its blocks of SQL, in order, and what it says that psql prints.
+# The first tasks of README.md, and docs/getting-started.md: their blocks of SQL, in order, and what
+# they say that psql prints.
 use strict;
 use warnings;
 use FindBin;
@@ -8,8 +9,9 @@ use PgTask;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+my $top = "$FindBin::RealBin/../..";
 my $node = new_node('main');
-my $readme = slurp_file("$FindBin::RealBin/../../README.md");
+my $readme = slurp_file("$top/README.md");
 my ($first) = $readme =~ /^```sql\n(.*?)^```$/ms;
 my ($section) = $readme =~ /^## A first task\n(.*?)^## /ms;
 
@@ -21,24 +23,45 @@ sub psql
 
 	IPC::Run::run([ 'psql', '-X', '-d', $node->connstr('postgres'), '-f', file_of($text) ],
 		'>', \$out, '2>&1');
-	return $out =~ s/ +$//mgr =~ s/\s+\z/\n/r;
+	return $out =~ s/ +$//mgr;
 }
 
-my $blocks = 0;
-
-while ($section =~ /^```sql\n(.*?)^```\n(?:```text\n(.*?)^```$)?/msg)
+# Runs all blocks of a text in one session.
+sub run_blocks
 {
-	my ($sql, $expected) = ($1, $2);
-	my $printed = psql($sql);
+	my ($text, $count) = @_;
+	my @blocks = $text =~ /^```sql\n(.*?)^```\n(?:```text\n(.*?)^```$)?/msg;
+	my $end = '-- end of block --';
+	my @printed = split /^\Q$end\E\n/m,
+	  psql(join '', map { "$blocks[2 * $_]\\echo '$end'\n" } 0 .. $#blocks / 2);
 
-	$blocks++;
-	unlike($printed, qr/ERROR/, "block $blocks");
-	is($printed, $expected, "what block $blocks prints") if defined $expected;
+	is(@printed, $count, 'all blocks');
+	for my $number (1 .. @printed)
+	{
+		my $printed = $printed[$number - 1] =~ s/\s+\z/\n/r;
+		my $expected = $blocks[2 * $number - 1];
+
+		unlike($printed, qr/^psql:.* ERROR:/m, "block $number");
+		is($printed, $expected, "what block $number prints") if defined $expected;
+	}
+	return;
 }
-is($blocks, 3, 'all blocks');
-wait_for_state($node, 2, 'DONE');
-is(sql(q{SELECT count(*), count(*) FILTER (WHERE key IS NOT NULL AND state = 'STOP') FROM task}),
-	'4|1', 'what is left');
-is(psql($first) =~ s/^INSERT 0 1\n//mgr, '', 'what it begins with');
+
+subtest 'README.md' => sub {
+	run_blocks($section, 3);
+	wait_for_state($node, 2, 'DONE');
+	is(sql(q{SELECT count(*), count(*) FILTER (WHERE key IS NOT NULL AND state = 'STOP')
+		FROM task}), '4|1', 'what is left');
+	is(psql($first) =~ s/^INSERT 0 1\n//mgr, '', 'what it begins with');
+};
+
+# On a server with the settings of a package.
+subtest 'docs/getting-started.md' => sub {
+	$node->append_conf('postgresql.conf', slurp_file("$top/packaging/pg_task.conf"));
+	$node->restart;
+	run_blocks(slurp_file("$top/docs/getting-started.md"), 8);
+	is(sql(q{SELECT to_regclass('task') IS NULL}, db => 'template1'), 't',
+		'no other database has a table');
+};
 
 done_testing();
