@@ -1,5 +1,5 @@
 # A copy of the disk that is started elsewhere cannot be told from a restart: what waits in it runs.
-# docs/maintenance.md says how to start it without that.  A TAP test because it starts copies of a
+# docs/operations.md says how to start it without that.  A TAP test because it starts copies of a
 # server.
 use strict;
 use warnings;
@@ -12,8 +12,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $node = new_node('main');
-my ($stop) = slurp_file("$FindBin::RealBin/../../docs/maintenance.md") =~
-	/^## A snapshot of the disk\n.*?^```sql\n(.*?)^```$/ms;
+my ($stop) = slurp_file("$FindBin::RealBin/../../docs/operations.md") =~
+	/^### A snapshot of the disk\n.*?^```sql\n(.*?)^```$/ms;
 
 # What runs and what waits when the copy is made.
 make_gates($node);
