@@ -13,7 +13,7 @@
 --
 -- All is one transaction.  A table that has the name of the task table is renamed, by _rekgrpth; its
 -- rows are left as they are.  What TAKE and WORK rows have done is unknown, so they are put on hold.
--- The last result says what has become of which rows; docs/comparison.md says more.
+-- The last result says what has become of which rows; docs/coming-from-rekgrpth.md says more.
 --
 -- To read or write a table may run code of its owner: casts, defaults, triggers.  So a superuser may
 -- run this for tables, types and schemas of superusers only.  It includes pg_task_convert_begin.sql.
