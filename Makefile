@@ -46,7 +46,7 @@ EXTRA_CLEAN = results output_iso log regression.diffs regression.out \
 
 # These targets do their own set-up, so they must not need pg_config to be there.
 frame = demo test test-all matrix chaos ha drivers fuzz bench databases report report-check \
-	monitoring-check dist deb deb-check format format-check help
+	monitoring-check site dist deb deb-check format format-check help
 ifneq ($(filter-out $(frame),$(or $(MAKECMDGOALS),all)),)
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -88,6 +88,8 @@ report-check:
 	@scripts/report-check '$(or $(TO),report.html)'
 monitoring-check:
 	@scripts/monitoring-check $(major)
+site:
+	@scripts/site
 # make deb SUITES='bookworm trixie sid': in chroots
 dist:
 	@scripts/dist
@@ -127,6 +129,7 @@ help:
 	@echo 'report    what pg_task does in a database, one page; REPORT="-h host -d app" TO=page.html'
 	@echo '          report-check shows that page in Chromium, and leaves pictures'
 	@echo 'monitoring-check  runs monitoring/ with the exporters and the Prometheus of Debian'
+	@echo 'site      README.md and docs/ as pages, from site/index.html on, with pandoc'
 	@echo 'dist      the archives of a release, from the last commit: dist/'
 	@echo 'deb       Debian packages, for the release that runs here; SUITES="trixie sid": in chroots'
 	@echo 'deb-check installs, upgrades, removes and purges them in chroots of bookworm, trixie and sid'
