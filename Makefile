@@ -1,6 +1,6 @@
 # pg_task is built by PGXS: make, make install, make installcheck.
-# make demo, test, test-all, chaos, ha, drivers, fuzz, databases, bench, deb and deb-check need nothing
-# installed: see scripts/.
+# make demo, test, test-all, chaos, ha, drivers, fuzz, databases, bench, site-check, deb and deb-check
+# need nothing installed: see scripts/.
 # make report needs psql and a server.
 
 MODULE_big = pg_task
@@ -46,7 +46,7 @@ EXTRA_CLEAN = results output_iso log regression.diffs regression.out \
 
 # These targets do their own set-up, so they must not need pg_config to be there.
 frame = demo test test-all matrix chaos ha drivers fuzz bench databases report report-check \
-	monitoring-check site dist deb deb-check format format-check help
+	monitoring-check site site-check dist deb deb-check format format-check help
 ifneq ($(filter-out $(frame),$(or $(MAKECMDGOALS),all)),)
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -90,6 +90,8 @@ monitoring-check:
 	@scripts/monitoring-check $(major)
 site:
 	@scripts/site
+site-check:
+	@scripts/site-check
 # make deb SUITES='bookworm trixie sid': in chroots
 dist:
 	@scripts/dist
@@ -129,7 +131,8 @@ help:
 	@echo 'report    what pg_task does in a database, one page; REPORT="-h host -d app" TO=page.html'
 	@echo '          report-check shows that page in Chromium, and leaves pictures'
 	@echo 'monitoring-check  runs monitoring/ with the exporters and the Prometheus of Debian'
-	@echo 'site      README.md and docs/ as pages, from site/index.html on, with pandoc'
+	@echo 'site      README.md and docs/ as pages, from site/index.html on, with pandoc; site-check'
+	@echo '          makes them, follows the links, and searches and looks in Chromium'
 	@echo 'dist      the archives of a release, from the last commit: dist/'
 	@echo 'deb       Debian packages, for the release that runs here; SUITES="trixie sid": in chroots'
 	@echo 'deb-check installs, upgrades, removes and purges them in chroots of bookworm, trixie and sid'
