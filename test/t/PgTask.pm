@@ -37,7 +37,7 @@ our @EXPORT = qw(
 	new_node copy_server set_conf apply_conf end_sessions build_module crash kill_server
 	make_clock set_clock
 	run_psql sql sql_as sql_in error_of sqlstate_of notices_of literal open_session
-	file_of run_installed
+	file_of psql_command blocks_of run_installed
 	insert_task insert_rule run_task start_crash task is_row count_of start_delay
 	make_gates open_gate
 	backends terminate running
@@ -458,6 +458,39 @@ sub file_of
 
 	append_to_file($file, $text);
 	return $file;
+}
+
+# The command that runs SQL in a session of its own, and stops at an error.  Extra parameters of psql
+# may follow.
+sub psql_command
+{
+	my ($node, $db, $text, @extra) = @_;
+
+	return [ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr($db), @extra,
+		'-f', file_of($text) ];
+}
+
+# The blocks of SQL of a page in docs/: their heading, their sql, and what the last comment of each
+# kind before them says, as <!-- database: by_id -->.
+sub blocks_of
+{
+	my ($page) = @_;
+	my ($heading, $sql, %said, @blocks) = ('');
+
+	for my $line (split /^/, slurp_file("$FindBin::RealBin/../../docs/$page"))
+	{
+		if (defined $sql)
+		{
+			$sql .= $line unless $line =~ /^```$/;
+			next unless $line =~ /^```$/;
+			push @blocks, { %said, heading => $heading, sql => $sql };
+			undef $sql;
+		}
+		elsif ($line =~ /^#+ (.*)/) { $heading = $1; }
+		elsif ($line =~ /^<!-- (\w+): (\w+) -->/) { $said{$1} = $2; }
+		elsif ($line =~ /^```sql$/) { $sql = ''; }
+	}
+	return @blocks;
 }
 
 # Runs a file for psql that is installed with the extension, with these variables; "user": as whom.

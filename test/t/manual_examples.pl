@@ -430,35 +430,13 @@ my %check_workflows = (
 			'all is moved');
 	});
 
-# The blocks of a manual: their heading, database and SQL.
-sub blocks_of
-{
-	my ($file, $database) = @_;
-	my ($heading, $sql, @blocks) = ('');
-
-	for my $line (split /^/, slurp_file("$FindBin::RealBin/../../docs/$file"))
-	{
-		if (defined $sql)
-		{
-			$sql .= $line unless $line =~ /^```$/;
-			next unless $line =~ /^```$/;
-			push @blocks, { heading => $heading, database => $database, sql => $sql };
-			undef $sql;
-		}
-		elsif ($line =~ /^#+ (.*)/) { $heading = $1; }
-		elsif ($line =~ /^<!-- database: (\w+) -->/) { $database = $1; }
-		elsif ($line =~ /^```sql$/) { $sql = ''; }
-	}
-	return @blocks;
-}
-
 sub run_block
 {
 	my ($block) = @_;
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	$node->command_ok([ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr($db),
-		'-f', file_of($block->{sql}) ], "$block->{heading}: " . $block->{sql} =~ s/\n.*//sr);
+	$node->command_ok(psql_command($node, $db, $block->{sql}),
+		"$block->{heading}: " . $block->{sql} =~ s/\n.*//sr);
 }
 
 my %made = (postgres => 1);
@@ -467,13 +445,13 @@ my %made = (postgres => 1);
 sub run_manual
 {
 	my ($file, $database, %check) = @_;
-	my @blocks = blocks_of($file, $database);
+	my @blocks = blocks_of($file);
 
 	for my $i (0 .. $#blocks)
 	{
 		my ($block, $next) = @blocks[ $i, $i + 1 ];
 
-		$db = $block->{database};
+		$db = $block->{database} // $database;
 		sql("CREATE DATABASE $db") unless $made{$db};
 		wait_for_table($node, db => $db, table => 'task_queue');
 		run_block($block);
@@ -530,7 +508,7 @@ sub plan_of
 sub check_pages
 {
 	my @queries = map { split /\n\n/, $_->{sql} }
-	  grep { $_->{heading} eq 'Pages' } blocks_of('admin-pages.md', $db);
+	  grep { $_->{heading} eq 'Pages' } blocks_of('admin-pages.md');
 	my @expected = (('task_pkey') x 2, ('task_queue_id_idx') x 2, ('task_stop_id_idx') x 2,
 		'task_meta_idx', '', 'task_to_tsvector_idx', '', 'task_left_idx', '');
 

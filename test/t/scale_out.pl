@@ -19,8 +19,7 @@ my $conf = q{
 my ($hub, $east, $west) =
   map { new_node($_, init => { allows_streaming => 'logical' }, conf => $conf) } qw(hub east west);
 my %server = (hub => $hub, east => $east, west => $west);
-my %block = slurp_file("$FindBin::RealBin/../../docs/scale-out.md") =~
-  /^<!-- block: (\w+) -->\n```sql\n(.*?)^```$/msg;
+my %block = map { $_->{block} => $_->{sql} } blocks_of('scale-out.md');
 my %unused = map { $_ => 1 } keys %block;
 
 # A block of the page, with the addresses of these servers.  "in_west": it says of west what it says
@@ -39,15 +38,6 @@ sub text_of
 	return $text;
 }
 
-# The command that runs SQL in a session of its own.
-sub psql_for
-{
-	my ($node, $db, $text) = @_;
-
-	return [ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr($db),
-		'-f', file_of($text) ];
-}
-
 # Runs a block on a server; what it says of the node east is said of west there.
 sub run_block
 {
@@ -55,7 +45,7 @@ sub run_block
 	my $text = text_of($name, $node == $west && $block{$name} !~ /west/);
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	$node->command_ok(psql_for($node, $db // 'postgres', $text), "$name on " . $node->name);
+	$node->command_ok(psql_command($node, $db // 'postgres', $text), "$name on " . $node->name);
 	return;
 }
 
@@ -228,10 +218,10 @@ subtest 'a queue moves' => sub {
 		ON CONFLICT (queue) DO UPDATE SET paused = true});
 	my $planner = open_session($hub, 'postgres');
 	$planner->query_safe(q{BEGIN; SELECT plan_work('mail', '{"n": 601}')});
-	my $move = IPC::Run::start(psql_for($hub, 'postgres', text_of('move')), '>', \my $left);
+	my $move = IPC::Run::start(psql_command($hub, 'postgres', text_of('move')), '>', \my $left);
 	wait_until($hub, q{SELECT count(*) FROM pg_locks WHERE NOT granted}, expected => 1);
 	my $late = IPC::Run::start(
-		psql_for($hub, 'postgres', q{SELECT plan_work('mail', '{"n": 602}')}), '>', \my $id);
+		psql_command($hub, 'postgres', q{SELECT plan_work('mail', '{"n": 602}')}), '>', \my $id);
 	wait_until($hub, q{SELECT count(*) FROM pg_locks WHERE NOT granted}, expected => 2);
 	$planner->query_safe('COMMIT');
 	$planner->quit;
