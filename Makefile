@@ -45,7 +45,7 @@ EXTRA_CLEAN = results output_iso log regression.diffs regression.out \
 	tmp_check tmp_check_regress tmp_check_isolation
 
 # These targets do their own set-up, so they must not need pg_config to be there.
-frame = demo test test-all matrix chaos ha drivers fuzz bench databases report report-check \
+frame = demo test test-all test-citus matrix chaos ha drivers fuzz bench databases report report-check \
 	monitoring-check site site-check dist deb deb-check format format-check help
 ifneq ($(filter-out $(frame),$(or $(MAKECMDGOALS),all)),)
 PG_CONFIG ?= pg_config
@@ -67,6 +67,9 @@ test:
 	@scripts/test $(major) $(TESTS)
 test-all:
 	@scripts/test-all $(if $(ASSERT),--assert) $(MAJORS)
+# PG_TASK_OTHER_SOURCES=/tmp/citus make test-citus
+test-citus:
+	@scripts/test $(major) test/t/citus.pl
 matrix:
 	@scripts/matrix $(major) $(if $(OLDER),--older $(OLDER))
 chaos:
@@ -116,6 +119,7 @@ help:
 	@echo 'test      all tests; TESTS="test/t/x.pl test/sql/y.sql" for some; MAJOR=17: that server'
 	@echo '          ASSERT=yes for a library with assertions; also with test-all and chaos'
 	@echo 'test-all  the tests on every major version that can be had; MAJORS="17 18" for some'
+	@echo 'test-citus with the Citus of the server, or of the folder PG_TASK_OTHER_SOURCES'
 	@echo 'matrix    what commands such as DROP DATABASE and pg_upgrade print, and leave of tasks;'
 	@echo '          MAJOR=18 OLDER=15: on version 15, and pg_upgrade from there'
 	@echo 'chaos     all kinds of tasks while processes are killed; CHAOS="60 42 64": seconds, seed, batch;'

@@ -40,7 +40,7 @@ our @EXPORT = qw(
 	file_of psql_command blocks_of run_installed
 	insert_task insert_rule run_task start_crash task is_row count_of start_delay
 	make_gates open_gate
-	backends terminate running
+	backends terminate running time_of server_time
 	log_position log_since
 	wait_until wait_for_table wait_for_state wait_for_running wait_for_backends wait_for_schedulers
 	wait_for_exit wait_for_log_line poll_for becomes_true);
@@ -186,6 +186,30 @@ sub kill_server
 	$node->{_pid} = undef;
 	# an orphaned process may stay a zombie forever, and so may its file locks
 	unlink $node->data_dir . '/postmaster.pid', $node->host . '/.s.PGSQL.' . $node->port . '.lock';
+}
+
+# The processor time that a process has taken, in seconds: with 4 fields that of its children that
+# have ended, too; with 2 its own.
+sub time_of
+{
+	my ($pid, $fields) = @_;
+	my $stat = eval { slurp_file("/proc/$pid/stat") } // return 0;
+	my @value = split ' ', $stat =~ s/.*\) //sr;
+	my $sum = 0;
+
+	$sum += $value[$_] for 11 .. 10 + $fields;
+	return $sum / 100;
+}
+
+# That of all processes of a server.
+sub server_time
+{
+	my ($node) = @_;
+	my ($pid) = split /\n/, slurp_file($node->data_dir . '/postmaster.pid');
+	my $sum = time_of($pid, 4);
+
+	$sum += time_of($_, 2) for split ' ', slurp_file("/proc/$pid/task/$pid/children");
+	return $sum;
 }
 
 # Compiles test/modules/<name>.c for the server under test; returns the path of the library.

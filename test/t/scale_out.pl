@@ -20,7 +20,7 @@ my ($hub, $east, $west) =
   map { new_node($_, init => { allows_streaming => 'logical' }, conf => $conf) } qw(hub east west);
 my %server = (hub => $hub, east => $east, west => $west);
 my %block = map { $_->{block} => $_->{sql} } blocks_of('scale-out.md');
-my %unused = map { $_ => 1 } keys %block;
+my %unused = map { $_ => 1 } grep { $_ ne 'mailbox' } keys %block;    # that is for citus.pl
 
 # A block of the page, with the addresses of these servers.  "in_west": it says of west what it says
 # of east.
@@ -342,30 +342,6 @@ subtest 'a foreign table on the task table' => sub {
 	is(sqlstate_of('postgres', q{INSERT INTO task_at_east (request) VALUES ('SELECT 18')},
 		node => $hub, db => 'router'), '23502', 'what is left out is NULL');
 };
-
-# The processor time that a process has taken, in seconds: with 4 fields that of its children that
-# have ended, too; with 2 its own.
-sub time_of
-{
-	my ($pid, $fields) = @_;
-	my $stat = eval { slurp_file("/proc/$pid/stat") } // return 0;
-	my @value = split ' ', $stat =~ s/.*\) //sr;
-	my $sum = 0;
-
-	$sum += $value[$_] for 11 .. 10 + $fields;
-	return $sum / 100;
-}
-
-# That of all processes of a server.
-sub server_time
-{
-	my ($node) = @_;
-	my ($pid) = split /\n/, slurp_file($node->data_dir . '/postmaster.pid');
-	my $sum = time_of($pid, 4);
-
-	$sum += time_of($_, 2) for split ' ', slurp_file("/proc/$pid/task/$pid/children");
-	return $sum;
-}
 
 # What docs/scale-out.md says of costs comes from more rows and rounds: then they are printed.
 my ($rows, $rounds) = (200, 1);
