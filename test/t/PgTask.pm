@@ -37,7 +37,8 @@ our @EXPORT = qw(
 	new_node copy_server set_conf apply_conf end_sessions build_module crash kill_server
 	make_clock set_clock
 	run_psql sql sql_as sql_in error_of sqlstate_of notices_of literal open_session
-	file_of psql_command blocks_of run_installed
+	file_of psql_command run_installed
+	manual_page verbs_of blocks_of named_blocks
 	insert_task insert_rule run_task start_crash task is_row count_of start_delay
 	make_gates open_gate
 	backends terminate running time_of server_time
@@ -501,7 +502,7 @@ sub blocks_of
 	my ($page) = @_;
 	my ($heading, $sql, %said, @blocks) = ('');
 
-	for my $line (split /^/, slurp_file("$FindBin::RealBin/../../docs/$page"))
+	for my $line (split /^/, manual_page($page))
 	{
 		if (defined $sql)
 		{
@@ -530,6 +531,32 @@ sub run_installed
 		(map { ('-v', "$_=$variable{$_}") } sort keys %variable), '-f', "$folder/$name" ],
 		'>', \$out, '2>', \$err);
 	return ($? >> 8, $out, $err);
+}
+
+# The text of a page of the manual.
+sub manual_page
+{
+	my ($file) = @_;
+
+	return slurp_file("$FindBin::RealBin/../../docs/$file");
+}
+
+# The statements in the last column of the table "Verb by verb" of a page.
+sub verbs_of
+{
+	my ($page) = @_;
+	my ($verbs) = $page =~ /^## Verb by verb\n(.*?)^## /ms;
+
+	return map { grep { /^[A-Z]+ / } (split / \| /, $_, 2)[1] =~ /`([^`]+)`/g }
+	  grep { /^\|/ } split /\n/, $verbs;
+}
+
+# The blocks of SQL of a page that have a name in a comment before them: a hash.
+sub named_blocks
+{
+	my ($page) = @_;
+
+	return $page =~ /^<!-- block: (\w+) -->\n```sql\n(.*?)^```$/msg;
 }
 
 # A value as an SQL literal.

@@ -101,8 +101,8 @@ on($head, q{
 	CREATE ROLE app LOGIN;
 	CREATE TABLE account (tenant bigint, number int, PRIMARY KEY (tenant, number));
 	SELECT create_distributed_table('account', 'tenant', shard_count => 8)});
-my ($mailbox) = grep { ($_->{block} // '') eq 'mailbox' } blocks_of('scale-out.md');
-$head->command_ok(psql_command($head, 'postgres', $mailbox->{sql}), 'the block of the page');
+my %block = named_blocks(manual_page('scale-out.md'));
+$head->command_ok(psql_command($head, 'postgres', $block{mailbox}), 'the block of the page');
 on($head, q{
 	CREATE TABLE effect (tenant bigint, n int);
 	SELECT create_distributed_table('effect', 'tenant', colocate_with => 'account');

@@ -14,7 +14,7 @@ my $extensions = qx(pg_config --sharedir) =~ s/\s*\z//r . '/extension';
 
 plan skip_all => 'pg_cron is not installed' unless -e "$extensions/pg_cron.control";
 
-my $page = slurp_file("$FindBin::RealBin/../../docs/coming-from-pg-cron.md");
+my $page = manual_page('coming-from-pg-cron.md');
 
 # Before 1.5 pg_cron knows no zone.  In this one the clock is not set, for then they differ.
 my $node = new_node('main', conf => join "\n", "shared_preload_libraries = 'pg_task, pg_cron'",
@@ -123,13 +123,8 @@ my $tasks = q{SELECT string_agg(concat_ws('|', queue, key, role, coalesce(cron, 
 	WHERE state IN ('PLAN', 'WORK')};
 # As the manual says, in a database of its own.
 subtest 'the statements of the manual' => sub {
-	my ($verbs) = $page =~ /^## Verb by verb\n(.*?)^## /ms;
-	my @statements;
+	my @statements = verbs_of($page);
 
-	for my $row (grep { /^\|/ } split /\n/, $verbs)
-	{
-		push @statements, grep { /^[A-Z]+ / } (split / \| /, $row, 2)[1] =~ /`([^`]+)`/g;
-	}
 	cmp_ok(scalar @statements, '>', 20, 'there are statements');
 	sql('CREATE DATABASE manual');
 	wait_for_table($node, db => 'manual', table => 'task_queue');
