@@ -222,6 +222,7 @@ enter() {
     fi
 
     local major='' older='' root='' assert='' native suite script=${0##*/} user work run child=
+    local package
     local others=${PG_TASK_OTHER_SOURCES:-}
     [ -z "$others" ] || others=$(cd "$others" && pwd -P) || die "there is no folder $others"
     while :; do
@@ -250,10 +251,11 @@ enter() {
         quietly add_packages $(more_packages) 3>&2 ||
             die "these packages are needed, and could not be installed: $(more_packages)"
     fi
-    # shellcheck disable=SC2046  # a list
     if [ "$(type -t wished_packages)" = function ]; then
-        add_packages $(wished_packages) 3>&2 >/dev/null 2>&1 </dev/null ||
-            note "going on without $(wished_packages)"
+        for package in $(wished_packages); do
+            add_packages "$package" 3>&2 >/dev/null 2>&1 </dev/null ||
+                note "going on without $package"
+        done
     fi
     if [ "$(id -u)" = 0 ]; then
         user=$("${reach[@]}" sh -c 'id -u postgres 2>/dev/null || id -u nobody')
