@@ -213,7 +213,7 @@ add_packages() {
 # arguments in `args`. --major N names the server; without, the machine's own. --older N wants an
 # older one beside it, to upgrade from: PG_TASK_OLDER. --assert builds the library with assertions,
 # in a work folder of its own. PG_TASK_OTHER_SOURCES in the environment names a folder with the
-# sources of the other pg_task, for test/t/convert_rekgrpth.pl.
+# sources of the other pg_task, for test/t/convert_rekgrpth.pl, or of pgmq, for coming_from.pl.
 enter() {
     if [ -n "${PG_TASK_RUN:-}" ]; then
         begin_run
@@ -423,8 +423,8 @@ make_prefix() {
     local system=/usr/lib/postgresql/$major stamp
     stamp=$(stat -c '%n %s %Y' "$system/bin/postgres" "$system/lib/pgxs/src/Makefile.global" \
         /usr/share/postgresql/*/extension/pgtap.control
-        stat -c '%n %s %Y' "/usr/share/postgresql/$major/extension/pg_cron.control" 2>/dev/null ||
-            true)
+        stat -c '%n %s %Y' "/usr/share/postgresql/$major/extension/pg_cron.control" \
+            "/usr/share/postgresql/$major/extension/pgagent.control" 2>/dev/null || true)
     [ "$stamp" != "$(cat "$prefix/stamp" 2>/dev/null)" ] || return 0
     rm -rf "$prefix" "$work/build"
     mkdir -p "$prefix/lib/postgresql" "$prefix/share/postgresql" "$prefix/include"
