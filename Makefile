@@ -66,7 +66,7 @@ demo:
 test:
 	@scripts/test $(major) $(TESTS)
 test-all:
-	@scripts/test-all $(if $(ASSERT),--assert) $(MAJORS)
+	@scripts/test-all $(if $(ASSERT),--assert) $(MAJORS) $(TESTS)
 # PG_TASK_OTHER_SOURCES=/tmp/citus make test-citus
 test-citus:
 	@scripts/test $(major) test/t/citus.pl
