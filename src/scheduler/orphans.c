@@ -277,10 +277,13 @@ take_batch(MonoTime now)
 	" coalesce(t.pid, 0), coalesce(t.role::text, ''), coalesce(t.role_id, 0)," \
 	" coalesce(" TIMEOUT_OF("t") ", -1)"
 
+/* A run of this row has begun and not ended: as in the condition of the index on running rows. */
+#define HAS_NO_END "(CASE WHEN t.start IS NULL THEN 'infinity' ELSE t.stop END) IS NULL"
+
 static const Statement find_working = {.sql =
 	"SELECT " WORKING_ROW
 	"  FROM {rows} AS t"
-	" WHERE (t.state = 'WORK' OR (t.state = 'STOP' AND t.stop IS NULL AND t.start IS NOT NULL))"
+	" WHERE (t.state = 'WORK' OR (t.state = 'STOP' AND " HAS_NO_END "))"
 	"   AND t.id IS NOT NULL AND t.attempt IS NOT NULL"
 	" LIMIT $limit"};
 

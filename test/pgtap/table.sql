@@ -95,9 +95,8 @@ SELECT set_eq($$SELECT regexp_replace(regexp_replace(pg_get_indexdef(indexrelid)
     ARRAY['USING btree (queue COLLATE "C", ( CASE WHEN (hold IS NULL) THEN '
               'COALESCE(max, 2147483647) ELSE 0 END), priority, role, role_id, dt, id) WHERE ((state = ''PLAN''::text) AND '
               '(waits IS NULL))',
-          'USING btree (id) WHERE ((state = ''WORK''::text) OR '
-              '((state = ''PLAN''::text) AND (crashed > 0)) OR '
-              '((state = ''STOP''::text) AND (stop IS NULL) AND (start IS NOT NULL)))',
+          'USING btree (id) WHERE ((state = ''WORK''::text) OR (crashed > 0) OR ( CASE WHEN '
+              '(start IS NULL) THEN ''infinity''::timestamp with time zone ELSE stop END IS NULL))',
           'USING btree ((((COALESCE(planned, dt) AT TIME ZONE ''UTC''::text) + active))) WHERE '
               '((state = ''PLAN''::text) AND (waits IS NULL) AND (active < ''100 years''::interval) '
               'AND (hold IS NULL))',

@@ -72,6 +72,19 @@ subtest 'changes of the table or of an index' => sub {
 	sql_in('changed', 'DROP INDEX work');
 };
 
+# Whoever asks what runs reads the index, however many rows wait or have ended, and in whichever
+# order they lie in the table: the planner knows how few rows the index has.
+subtest 'rows that wait, and rows that have ended' => sub {
+	new_database('many', []);
+	sql_in('many', q{INSERT INTO task (id, request, dt, state, start, stop)
+		SELECT id, 'SELECT 1', 'infinity', CASE WHEN ended THEN 'DONE' ELSE 'PLAN' END,
+			CASE WHEN ended THEN now() END, CASE WHEN ended THEN now() END
+		FROM (SELECT n AS id, n % 2 = 0 AS ended FROM generate_series(1, 20000) AS n) AS ids
+		ORDER BY hashint8(id); ANALYZE task});
+	like(sql_in('many', q{SET enable_bitmapscan = off; EXPLAIN SELECT FROM task
+		WHERE state = 'WORK'}), qr/Index Scan using task_work_idx/, 'what runs is found by its index');
+};
+
 # Indexes that are only similar are not used: those of pg_task are created in addition.
 subtest 'similar indexes' => sub {
 	for my $like (['CREATE INDEX ON task (queue, key)', 'no condition'],
