@@ -1489,9 +1489,9 @@ WITH wanted_table (what, storage, comment) AS (VALUES
      $$(id) WHERE state = 'WORK' OR crashed > 0
        OR (CASE WHEN start IS NULL THEN 'infinity' ELSE stop END) IS NULL$$),
     (3, 'task', 'active', false,
-     $$(((coalesce(planned, dt) AT TIME ZONE 'UTC') + active))
-       WHERE state = 'PLAN' AND waits IS NULL AND active < interval '100 years'
-         AND hold IS NULL$$),
+     $$((CASE WHEN waits IS NULL AND hold IS NULL AND active < interval '100 years'
+              THEN (coalesce(planned, dt) AT TIME ZONE 'UTC') + active END))
+       WHERE state = 'PLAN' AND active IS NOT NULL$$),
     (4, 'task', 'waits', false, '(waits) WHERE waits IS NOT NULL'),
     (5, 'task', 'after', false, 'USING gin (after) WITH (fastupdate = off)'
      ' WHERE (waits IS NOT NULL) IS TRUE AND cardinality(after) > 1'),

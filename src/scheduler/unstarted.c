@@ -456,11 +456,13 @@ find_places(const Statement *statement, const char *name, TimestampTz time, int 
 /* clang-format off */
 
 /*
- * When a task expires, as a timestamp in UTC: that makes the expression immutable, so it can be
- * indexed.
+ * When a waiting task expires, as a timestamp in UTC: that makes the expression immutable, so it is
+ * indexed.  NULL if it does not expire now: it waits for others, is on hold, or never does.
  */
-#define EXPIRY "(" PLANNED " AT TIME ZONE 'UTC') + t.active"
-#define EXPIRES WAITING " AND t.active < interval '100 years' AND t.hold IS NULL"
+#define EXPIRY \
+	"(CASE WHEN t.waits IS NULL AND t.hold IS NULL AND t.active < interval '100 years'" \
+	" THEN (" PLANNED " AT TIME ZONE 'UTC') + t.active END)"
+#define EXPIRES "t.state = 'PLAN' AND t.active IS NOT NULL AND " EXPIRY
 
 /*
  * Waiting tasks that have expired by their column "active"; the earliest expiry comes first.
@@ -469,15 +471,15 @@ find_places(const Statement *statement, const char *name, TimestampTz time, int 
 static const Statement find_expired = {.sql =
 	"SELECT t.dt, t.id"
 	"  FROM {rows} AS t"
-	" WHERE " EXPIRES " AND " EXPIRY " < ($now AT TIME ZONE 'UTC')"
+	" WHERE " EXPIRES " < ($now AT TIME ZONE 'UTC')"
 	" ORDER BY " EXPIRY
 	" LIMIT $limit"
 	"   FOR NO KEY UPDATE OF t SKIP LOCKED"};
 
 static const Statement find_next_expiry = {.sql =
-	"SELECT (" EXPIRY ") AT TIME ZONE 'UTC'"
+	"SELECT " EXPIRY " AT TIME ZONE 'UTC'"
 	"  FROM {rows} AS t"
-	" WHERE " EXPIRES " AND " EXPIRY " >= ($from AT TIME ZONE 'UTC')"
+	" WHERE " EXPIRES " >= ($from AT TIME ZONE 'UTC')"
 	" ORDER BY " EXPIRY
 	" LIMIT 1"};
 /* clang-format on */

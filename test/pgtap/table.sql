@@ -97,9 +97,11 @@ SELECT set_eq($$SELECT regexp_replace(regexp_replace(pg_get_indexdef(indexrelid)
               '(waits IS NULL))',
           'USING btree (id) WHERE ((state = ''WORK''::text) OR (crashed > 0) OR ( CASE WHEN '
               '(start IS NULL) THEN ''infinity''::timestamp with time zone ELSE stop END IS NULL))',
-          'USING btree ((((COALESCE(planned, dt) AT TIME ZONE ''UTC''::text) + active))) WHERE '
-              '((state = ''PLAN''::text) AND (waits IS NULL) AND (active < ''100 years''::interval) '
-              'AND (hold IS NULL))',
+          'USING btree (( CASE WHEN ((waits IS NULL) AND (hold IS NULL) AND '
+              '(active < ''100 years''::interval)) THEN '
+              '((COALESCE(planned, dt) AT TIME ZONE ''UTC''::text) + active) ELSE '
+              'NULL::timestamp without time zone END)) WHERE ((state = ''PLAN''::text) AND '
+              '(active IS NOT NULL))',
           'USING btree (waits) WHERE (waits IS NOT NULL)',
           'USING gin (after) WITH (fastupdate=off) WHERE (((waits IS NOT NULL) '
               'IS TRUE) AND (cardinality(after) > 1))',
