@@ -308,7 +308,8 @@ prepare_table(void)
 		return false;
 	}
 	owner = GetUserNameFromId(prepared->owner, true);
-	wanted = GetUserNameFromId(slot->user, true);
+	/* the database has another owner by now: the next scheduler looks whose the table is to be */
+	wanted = service_here().user == slot->user ? GetUserNameFromId(slot->user, true) : NULL;
 	work_end();
 	MemoryContextSetParent(prepared->context, TopMemoryContext);
 	publish_table(prepared, owner ? owner : "", wanted);

@@ -195,6 +195,7 @@ record_command(NodeTag kind, Node *statement)
 		case T_DropdbStmt:
 		case T_CreateRoleStmt:
 		case T_AlterRoleStmt:
+		case T_ReassignOwnedStmt: /* it may change the owner of the database */
 			break;
 		case T_DropRoleStmt: /* its settings are gone, its rows are not */
 			add_settings(InvalidOid);

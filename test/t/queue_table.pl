@@ -247,6 +247,33 @@ subtest 'the owner changes' => sub {
 		'at once after ALTER TABLE');
 };
 
+# REASSIGN OWNED changes the owner of the database, too.  Until the supervisor has seen that, the
+# scheduler is that of the former owner; the log advises nobody to undo it.  The supervisor looks at
+# once, not with its period of 10 seconds.
+subtest 'the database changes its owner with all tables' => sub {
+	my $schedulers = q{FROM pg_stat_activity WHERE datname = 'given'
+		AND backend_type = 'pg_task scheduler'};
+	my $position = log_position($node);
+	my $supervisor = (backends($node, 'supervisor'))[0];
+
+	sql('CREATE ROLE chief LOGIN; CREATE ROLE heir LOGIN; CREATE DATABASE given OWNER chief');
+	wait_for_table($node, db => 'given', table => $_) for qw(task task_queue);
+	for (['chief', 'heir'], ['heir', 'chief'])
+	{
+		my ($from, $to) = @$_;
+		my $pid = sql("SELECT pid $schedulers");
+
+		kill 'STOP', $supervisor;
+		sql_in('given', "REASSIGN OWNED BY $from TO $to");
+		my $id = run_task($node, db => 'given', request => 'SELECT 1', role => $to);
+		is(task($node, $id, 'state', db => 'given'), 'DONE', "the table is that of $to");
+		kill 'CONT', $supervisor;
+		wait_until($node, "SELECT count(*) = 1 $schedulers AND pid <> $pid", seconds => 8);
+	}
+	unlike(log_since($node, $position), qr/pg_task_change_owner/, 'nothing is to be changed');
+	sql('DROP DATABASE given');
+};
+
 # Who may create in the schema has these names first: by transactions that are open, and by a type.
 # Tasks run without the tables, and the log says why.
 subtest 'what cannot be created' => sub {
