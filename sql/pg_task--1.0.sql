@@ -976,7 +976,8 @@ SELECT x.level, x.datname, NULL::text, x.problem, x.hint
                           AND p.pronamespace = 'pg_catalog'::regnamespace) AS has_table) AS s
  CROSS JOIN LATERAL (VALUES
        (s.is NOT IN ('served', 'off', 'none'), 'critical', NULL::name,
-        'pg_task serves no database of this server', 'shared_preload_libraries, pg_task.database'),
+        'pg_task serves no database of this server',
+        'shared_preload_libraries, max_worker_processes, pg_task.database'),
        (s.is = 'off', 'info', NULL, 'no task starts: pg_task.enabled is off', 'pg_task.enabled'),
        (s.is = 'none', 'info', NULL, 'no task starts: pg_task.database is none',
         'pg_task.database'),

@@ -138,4 +138,13 @@ subtest 'too few slots for an executor' => sub {
 		'too few worker slots are reported');
 };
 
+# The launcher of logical replication has the only one.
+subtest 'no slot for the supervisor' => sub {
+	$node->append_conf('postgresql.conf', 'max_worker_processes = 1');
+	$node->restart;
+	is(sql('SELECT problem, hint FROM pg_task_health()'), 'pg_task serves no database of this server|'
+		. 'shared_preload_libraries, max_worker_processes, pg_task.database',
+		'pg_task_health names the setting');
+};
+
 done_testing();
