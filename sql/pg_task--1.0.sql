@@ -460,7 +460,7 @@ SELECT CASE
        WHEN t.state = 'WORK' AND pg_is_in_recovery() THEN
            format('it runs since %s on the primary', t.start)
        WHEN t.state = 'WORK' THEN
-           'its run was interrupted; ' || coalesce(q.error, 'it is planned again at once')
+           'its run was interrupted; ' || coalesce(q.error, {service}, 'it is planned again at once')
        WHEN t.state <> 'PLAN' AND f.pid IS NOT NULL THEN
            format('%s, but its run in pid %s has not ended yet', t.state, f.pid)
        WHEN t.state <> 'PLAN' THEN format('it has ended: %s at %s%s', t.state, t.stop, t.ended)

@@ -118,7 +118,8 @@ survey_executor(WhyTask *why, SharedExecutor *slot)
 
 		survey->isolated |= task->isolated;
 		survey->of_queue += is_here && strcmp(task->queue, why->queue) == 0;
-		if (!is_here || !task_same_run(task->run, why->run))
+		/* one whose process has exited keeps its tasks until a scheduler reaps them */
+		if (!is_here || !executor_slot_has_process(slot) || !task_same_run(task->run, why->run))
 			continue;
 		survey->has_run = true;
 		survey->has_begun = (int32) (slot->taken - i) > 0;

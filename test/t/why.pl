@@ -373,8 +373,20 @@ subtest 'no scheduler' => sub {
 	sql('ALTER DATABASE postgres SET pg_task.enabled = off');
 	like_why($id, qr/^pg_task.enabled is off$/, 'off in the database');
 	sql('ALTER DATABASE postgres RESET pg_task.enabled');
+	my $runs = insert_task($node, request => q{SELECT hold('off')});
+	wait_for_running($node, 1, id => $runs, event => 'PgSleep');
+	sql('ALTER DATABASE postgres SET pg_task.enabled = off');
+	wait_until($node, q{SELECT NOT EXISTS (SELECT FROM pg_stat_activity
+		WHERE backend_type = 'pg_task scheduler' AND datname = 'postgres')});
+	sql('SELECT pg_terminate_backend(pid) ' . running(id => $runs));
+	like_why($runs, qr/^its run was interrupted; pg_task.enabled is off$/, 'of an interrupted run');
+	sql('ALTER DATABASE postgres RESET pg_task.enabled');
+	let_go('off');
+	($runs) = hold_executors('off again', 1);
 	like_why($id, qr/^its queue is paused$/, 'on again');
 	set_conf($node, 'pg_task.enabled = off');
 	like_why($id, qr/^pg_task.enabled is off$/, 'off on the server');
+	sql('SELECT pg_terminate_backend(pid) ' . running(id => $runs));
+	like_why($runs, qr/^its run was interrupted; pg_task.enabled is off$/, 'of an interrupted run');
 };
 done_testing();
