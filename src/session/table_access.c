@@ -137,8 +137,9 @@ table_access_find(void)
 			ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("no task table of this database is known"),
-			 errhint("Check the settings \"pg_task.enabled\" and \"pg_task.database\"; or UPDATE"
-					 " the table yourself.")));
+			 errhint("If there is none, SELECT pg_task_create() makes it. Otherwise check the"
+					 " settings \"pg_task.enabled\" and \"pg_task.database\", or UPDATE the table"
+					 " yourself.")));
 	return relid;
 }
 

@@ -22,6 +22,9 @@ subtest 'where no table is made by itself' => sub {
 	wait_until($node, q{SELECT count(*) = 5 FROM pg_stat_task_scheduler()
 		WHERE state = 'no table'});
 	sql_in('made', 'CREATE EXTENSION pg_task; GRANT CREATE ON SCHEMA public TO boss');
+	like(error_of('postgres', 'SELECT * FROM pg_task_top()', db => 'made'),
+		qr/no task table of this database is known\nHINT: .*SELECT pg_task_create\(\)/,
+		'a function that needs it names that which makes it');
 	is(sql_in('made', q{BEGIN; SELECT pg_task_create();
 		INSERT INTO task (role, request) VALUES ('boss', 'SELECT 40 + 2') RETURNING id; COMMIT}),
 		"task\n1",
