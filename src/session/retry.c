@@ -44,6 +44,9 @@ PG_FUNCTION_INFO_V1(pg_task_retry_all);
 /* Why nothing has changed, if it is none of the reasons that are known. */
 #define KEPT "a policy or a trigger of the table keeps it as it is"
 
+/* A run of a schedule that has failed: the next one, which is planned, has its key. */
+#define KEY_TAKEN "another task has its key"
+
 /* ---- why nothing has changed ---- */
 
 /* Static, because a statement may call a function for many tasks. */
@@ -65,9 +68,13 @@ tell_unchanged(const TableAccess *access, int64 id, const char *what, const char
 		return;
 	if (table_access_execute(access, sql, options, SPI_OK_SELECT) > 0)
 		told = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
-	notices_raise(
-		&unchanged,
-		psprintf("task " INT64_FORMAT " is not %s: %s", id, what, told ? told : otherwise), NULL);
+	if (told == NULL)
+		told = otherwise;
+	notices_raise(&unchanged, psprintf("task " INT64_FORMAT " is not %s: %s", id, what, told),
+				  strcmp(told, KEY_TAKEN) == 0
+					  ? "To run it now, use pg_task_run_now for a schedule, or UPDATE the \"dt\" of"
+						" that task."
+					  : NULL);
 }
 
 /* ---- pg_task_cancel ---- */
@@ -267,11 +274,11 @@ tell_not_retried(const Retry *retry, int64 id)
 	const char *reason =
 		"CASE t.state WHEN 'PLAN' THEN 'it is planned already, see pg_task_why' WHEN 'WORK' THEN"
 		" 'it runs' WHEN 'DONE' THEN 'it is DONE; an UPDATE to PLAN runs it once more' ELSE"
-		" (SELECT 'another task has its key' FROM %s AS k WHERE k.queue = t.queue AND k.key = t.key"
+		" (SELECT '" KEY_TAKEN "' FROM %s AS k WHERE k.queue = t.queue AND k.key = t.key"
 		"     AND k.id <> t.id AND k.state IN ('PLAN', 'WORK') LIMIT 1) END";
 
 	tell_unchanged(&retry->access, id, "run again", psprintf(reason, retry->access.rows),
-				   retry->refused == ERRCODE_UNIQUE_VIOLATION ? "another task has its key"
+				   retry->refused == ERRCODE_UNIQUE_VIOLATION ? KEY_TAKEN
 				   : retry->refused == ERRCODE_LOCK_NOT_AVAILABLE
 					   ? "another transaction has locked its row, or uses its key"
 					   : KEPT);

@@ -110,9 +110,23 @@ subtest 'keys that are taken' => sub {
 	is(states(), 'FAIL5 PLAN2500', 'all others are planned');
 
 	my $id = sql(q{SELECT min(id) FROM task WHERE state = 'FAIL'});
+	my $hint = 'HINT:  To run it now, use pg_task_run_now for a schedule, or UPDATE the "dt" of that task.';
 	is(sql_as('app', "SELECT pg_task_retry($id)"), 'f', 'by id: it is not planned');
 	like(notices_of('app', "SELECT pg_task_retry($id)"),
-		qr/^NOTICE:  task $id is not run again: another task has its key$/, 'and says why');
+		qr/^NOTICE:  task $id is not run again: another task has its key\n$hint$/, 'and says why');
+	sql('TRUNCATE task');
+
+	$id = insert_task($node, key => 'k', repeat => '1 day', role => 'app', request => 'SELECT 1/0');
+	wait_for_state($node, $id, 'FAIL');
+	like(notices_of('app', "SELECT pg_task_retry($id)"), qr/another task has its key\n$hint$/,
+		'a run of a schedule: the next one has the key');
+	my $next = sql(q{SELECT id FROM task WHERE state = 'PLAN'});
+	is(notices_of('app', "SELECT pg_task_retry($next)"),
+		"NOTICE:  task $next is not run again: it is planned already, see pg_task_why",
+		'no hint for what waits');
+	my $run = sql_as('app', q{SELECT pg_task_run_now('k')});
+	wait_for_state($node, $run, 'FAIL');
+	isnt($run, $next, 'as the hint says: it runs once more');
 	sql('TRUNCATE task');
 };
 
