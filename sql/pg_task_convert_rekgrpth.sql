@@ -1,5 +1,5 @@
 -- Converts the table of the other extension that is called pg_task, by RekGRpth, into tasks of this
--- one; its versions 1.0.46 to 2.1.29.  For psql, in the database of the table, as a role with the
+-- one; its versions 1.0.46 to 3.0.0.  For psql, in the database of the table, as a role with the
 -- rights of its owner and of the owner of the task table, when the server has been restarted with
 -- this pg_task:
 --
@@ -7,7 +7,8 @@
 --
 -- With -v name=value before -f:
 --   table    the table of the other one; default: task
---   role     the role that the tasks run as; default: the owner of that table
+--   role     the role that all tasks run as; default: of each row, what its column "user" says,
+--            which version 3 has; without that column, the owner of that table
 --   history  on: copy rows that have ended, too
 --   commit   off: only show what would become of the rows
 --
@@ -107,7 +108,11 @@ BEGIN
         new := pg_task_create();
     END;
 
-    SELECT coalesce(nullif(current_setting('rekgrpth.role'), ''), pg_get_userbyid(o.relowner)),
+    -- NULL: each row has its own
+    SELECT coalesce(nullif(current_setting('rekgrpth.role'), ''),
+                    CASE WHEN NOT EXISTS (SELECT FROM pg_attribute AS a WHERE a.attrelid = old
+                                             AND a.attname = 'user' AND NOT a.attisdropped) THEN
+                        pg_get_userbyid(o.relowner) END),
            pg_get_userbyid(n.relowner)
       INTO role, owner FROM pg_class AS o, pg_class AS n WHERE o.oid = old AND n.oid = new;
     PERFORM pg_temp.convert_trust_task_table(new);
@@ -122,11 +127,12 @@ BEGIN
                    format('converted into %s of pg_task at %s', new, now()));
     PERFORM set_config('rekgrpth.table', old::oid::text, true),
             set_config('rekgrpth.new', new::oid::text, true),
-            set_config('rekgrpth.role', role, true);
+            set_config('rekgrpth.role', coalesce(role, ''), true);
 END $$;
 
 -- Not all of its versions have these columns.  Those without "active" count "max" in another way.
-SELECT c.old AS old, c.new AS new, current_setting('rekgrpth.role') AS role,
+SELECT c.old AS old, c.new AS new,
+       coalesce(quote_literal(nullif(current_setting('rekgrpth.role'), '')), 'o."user"::text') AS role,
        CASE WHEN c.names @> '{active}' THEN 'o.active' ELSE 'NULL::interval' END AS active,
        CASE WHEN c.names @> '{data}' THEN 'o.data' ELSE 'NULL::text' END AS data,
        CASE WHEN c.names @> '{save}' THEN 'o.save' ELSE 'false' END AS save,
@@ -157,7 +163,7 @@ SELECT o.id, o.parent, o.plan AS dt, o.start, o.stop, o.pid, o."group" AS queue,
        o.delimiter = ',' AND o.quote = '"' AND o.escape = '"' AND o."null" = '' AND o.header AS csv,
        o.delimiter = E'\t' AND coalesce(o.quote, '') = '' AND coalesce(o.escape, '') = ''
            AND o."null" = '\N' AND o.header AS text,
-       o.delete, :save AS save,
+       o.delete, :save AS save, :role AS role,
        CASE WHEN o.remote IS NOT NULL THEN 'remote: no task runs on another server'
             WHEN o.id NOT BETWEEN 1 AND 4611686018427387904 THEN 'id: it is not 1 to 2^62'
             WHEN EXISTS (SELECT FROM :new AS n WHERE n.id = o.id) THEN
@@ -169,14 +175,20 @@ SELECT o.id, o.parent, o.plan AS dt, o.start, o.stop, o.pid, o."group" AS queue,
                 'plan: it is not before the year 294000'
             WHEN o.repeat > interval '0' AND o.repeat < interval '10 ms'
                  AND o.state::text IN ('PLAN', 'TAKE', 'WORK') THEN
-                'repeat: it is shorter than 10 ms' END AS reason
-  FROM :old AS o
+                'repeat: it is shorter than 10 ms'
+            WHEN u.oid IS NULL THEN format('user: role "%s" does not exist', :role)
+            WHEN NOT pg_has_role(w.oid, u.oid, 'MEMBER') OR u.rolsuper AND NOT w.rolsuper THEN
+                format('user: the owner of the task table may not run tasks of role "%s"', :role)
+            END AS reason
+  FROM :old AS o LEFT JOIN pg_roles AS u ON u.rolname = :role
+ CROSS JOIN (SELECT r.oid, r.rolsuper FROM pg_class AS c JOIN pg_roles AS r ON r.oid = c.relowner
+              WHERE c.oid = :'new'::regclass) AS w
  WHERE o.state::text IN ('PLAN', 'TAKE', 'WORK') OR o.state IS NULL OR :'history'::boolean;
 
 -- "missed": there, too, of the runs that were missed one is made up for.
 INSERT INTO :new (id, parent, dt, queue, max, role, request, input, hold, active, timeout, repeat,
                   drift, missed, format)
-SELECT r.id, r.parent, r.dt, r.queue, r.max, :'role', r.request, r.input, r.hold, r.active,
+SELECT r.id, r.parent, r.dt, r.queue, r.max, r.role, r.request, r.input, r.hold, r.active,
        r.timeout, r.repeat, r.drift, CASE WHEN r.repeat IS NOT NULL THEN 'one' END,
        CASE WHEN r.csv THEN 'csv' WHEN r.text THEN 'text' END
   FROM pg_temp.rekgrpth_rows AS r WHERE r.state = 'PLAN' AND r.reason IS NULL ORDER BY r.id;
@@ -184,7 +196,7 @@ SELECT r.id, r.parent, r.dt, r.queue, r.max, :'role', r.request, r.input, r.hold
 -- What has ended has planned its next run already, which is a row of its own.
 INSERT INTO :new (id, parent, dt, start, stop, pid, queue, max, role, request, input, state,
                   attempt, failed, response, error, sqlstate)
-SELECT r.id, r.parent, r.dt, r.start, r.stop, r.pid, r.queue, r.max, :'role', r.request, r.input,
+SELECT r.id, r.parent, r.dt, r.start, r.stop, r.pid, r.queue, r.max, r.role, r.request, r.input,
        r.state, (r.start IS NOT NULL AND r.state <> 'GONE')::int, (r.state = 'FAIL')::int,
        nullif(concat_ws(E'\n', r.output, r.error), ''),
        regexp_replace(split_part(r.error, E'\n', 1), '^\w+:  ', ''),
@@ -238,7 +250,7 @@ SELECT 12, 'not copied', NULL, NULL, format('column of your own: %I', a.attname)
  WHERE a.attrelid = :'old'::regclass AND a.attnum > 0 AND NOT a.attisdropped
    AND a.attname <> ALL (
        '{id,parent,plan,start,stop,active,live,repeat,timeout,count,hash,max,pid,state,delete,drift,
-         header,save,string,delimiter,escape,quote,data,error,group,input,"null",output,remote}'))
+         header,save,string,delimiter,escape,quote,data,error,group,input,"null",output,remote,user}'))
        AS c
  ORDER BY c.n, c.remark;
 

@@ -216,7 +216,7 @@ sub check_conversion
 my $node = new_other('main', '');
 
 # They are made while the library is not there.
-for my $db (qw(versions history named owned))
+for my $db (qw(versions history named owned roles))
 {
 	sql("CREATE DATABASE $db");
 	sql_in($db, $db eq 'versions' ? $old_table : "$new_table; $rows");
@@ -228,6 +228,17 @@ sql_in('versions', q{INSERT INTO task (input, max, drift, plan) VALUES
 	('SELECT 3', 0, true, now() + interval '1 hour')});
 sql_in('named', 'ALTER TABLE task RENAME TO "Be fore"');
 sql('CREATE ROLE app LOGIN; ALTER DATABASE owned OWNER TO app');
+
+# Version 3: in the column "user", which nobody changes, stands whom a row runs as.
+sql('CREATE ROLE clerk LOGIN; CREATE ROLE boss LOGIN; CREATE ROLE gone LOGIN; GRANT clerk TO app;
+	ALTER DATABASE roles OWNER TO app');
+sql_in('roles', q{DELETE FROM task; ALTER TABLE task DROP "Customer",
+		ADD "user" name NOT NULL DEFAULT current_user;
+	INSERT INTO task (id, input, "user") SELECT n, 'SELECT session_user',
+			('{app,clerk,boss,gone,postgres}'::name[])[n] FROM generate_series(1, 5) AS n;
+	INSERT INTO task (id, input, "user", state, output) VALUES (6, 'SELECT 1', 'clerk', 'DONE', '1');
+	CREATE POLICY task_user ON task USING ("user" = current_user); DROP ROLE gone;
+	ALTER TABLE task ENABLE ROW LEVEL SECURITY, OWNER TO app; ALTER TYPE state OWNER TO app});
 
 subtest 'a table with the columns of the other one' => sub { check_conversion($node) };
 
@@ -293,6 +304,24 @@ subtest 'a table of another owner' => sub {
 	is($rc, 0, 'it is converted by its owner') or diag($err);
 	wait_for_state($node, 1, 'DONE', db => 'owned');
 	is_row($node, 1, { role => 'app' }, 'as whom its tasks run', db => 'owned');
+};
+
+subtest 'the role of each row' => sub {
+	ok(poll_for(sub { eval { sql_in('roles', 'CREATE EXTENSION IF NOT EXISTS pg_task'); 1 } }),
+		'the extension is made');
+	my ($rc, $out, $err) = convert($node, 'roles', user => 'app', role => 'clerk', commit => 'off');
+	like($out, qr/^converted\|5\|\{1,2,3,4,5\}\|$/m, 'one role for all, if it is named');
+	($rc, $out, $err) = convert($node, 'roles', user => 'app', history => 'on');
+	is($rc, 0, 'it is converted') or diag($err);
+	is($out, join('', map { "$_\n" } 'converted|2|{1,2}|', 'history|1|{6}|',
+		'not converted|1|{4}|user: role "gone" does not exist',
+		map({ "not converted|1|{$$_[0]}|user: the owner of the task table may not run tasks of role"
+			. qq( "$$_[1]") } [3, 'boss'], [5, 'postgres']),
+		'changed|2|{1,2}|delete: a row without a result stays, too: see "keep"'),
+		'what the owner of the task table may not run is left');
+	wait_for_state($node, $_, 'DONE', db => 'roles') for 1, 2;
+	is(sql_in('roles', q{SELECT string_agg(concat_ws(' ', id, role, response), ', ' ORDER BY id)
+		FROM task}), '1 app app, 2 clerk clerk, 6 clerk 1', 'each runs as the role that inserted it');
 };
 
 # A tenant would have the superuser who converts his table run his code.
