@@ -133,6 +133,30 @@ warn_of_role(const TriggerRow *row)
 					  role.hint ? errhint("%s.", role.hint) : 0));
 }
 
+/*
+ * Warn of a row that a trigger of a user inserts where rows are replicated: it is taken for a
+ * replicated one, which has what it has.  Those are inserted outside of triggers.
+ */
+static void
+warn_of_replica(const TriggerRow *row)
+{
+	static TimestampTz told; /* the transaction: one warning is enough */
+
+	if (SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA ||
+		DatumGetInt32(pg_trigger_depth(NULL)) < 2 ||
+		told == GetCurrentTransactionStartTimestamp() || !trigger_is_null(row, COLUMN_WAITS) ||
+		(trigger_is_null(row, COLUMN_AFTER) && trigger_is_null(row, COLUMN_NEEDS) &&
+		 trigger_is_null(row, COLUMN_CRON)))
+		return;
+	told = GetCurrentTransactionStartTimestamp();
+	ereport(WARNING,
+			(errmsg("\"after\", \"needs\" and \"cron\" of this task are not heeded: it runs at"
+					" its \"dt\""),
+			 errdetail("A trigger has inserted it where \"session_replication_role\" is replica, as"
+					   " in an apply worker."),
+			 errhint("Have the trigger plan a task that inserts it.")));
+}
+
 /* ---- what BEFORE triggers write ---- */
 
 /* Columns that a BEFORE trigger writes. */
@@ -885,6 +909,8 @@ finish_new_row(const TriggerRow *row, bool was_bound)
 		if (trigger_has_state(row, "PLAN"))
 		{
 			warn_of_role(row);
+			if (!was_bound)
+				warn_of_replica(row);
 			tell_doubled(row);
 		}
 	}

@@ -643,6 +643,34 @@ subtest 'rows from elsewhere' => sub {
 	sql('DELETE FROM gate; TRUNCATE task');
 };
 
+# In an apply worker all rows look replicated.  Those of its triggers are not.
+subtest 'rows that a trigger inserts where rows are replicated' => sub {
+	my $told = qr/\AWARNING:  "after", "needs" and "cron" of this task are not heeded[^\n]*
+DETAIL:[^\n]*\nHINT:[^\n]*\z/;
+
+	sql(q{CREATE TABLE arrives (columns text);
+		CREATE FUNCTION arrives() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			EXECUTE 'INSERT INTO task (request, ' || NEW.columns; RETURN NULL; END $$;
+		CREATE TRIGGER arrives BEFORE INSERT ON arrives FOR EACH ROW EXECUTE FUNCTION arrives();
+		ALTER TABLE arrives ENABLE ALWAYS TRIGGER arrives});
+	my $id = insert_task($node, request => 'SELECT 1', dt => 'infinity', flow => 'f', step => 's');
+	for my $columns ("after) VALUES ('SELECT 1', '{$id}')",
+		"flow, needs) VALUES ('SELECT 1', 'f', '{s}')", "cron) VALUES ('SELECT 1', '0 3 * * *')",
+		"dt) VALUES ('SELECT 1', now())")
+	{
+		my $is_heeded = $columns =~ /^dt/;
+		my $insert = "INSERT INTO arrives SELECT \$q\$$columns\$q\$ FROM generate_series(1, 2)";
+		my $notices = notices_of('postgres', "SET session_replication_role = replica; $insert");
+
+		is(notices_of('postgres', $insert) =~ /WARNING/, '', "$columns: as in any session");
+		$is_heeded ? is($notices, '', 'none') : like($notices, $told, 'a replica: one warning');
+	}
+	is(notices_of('postgres', "SET session_replication_role = replica;
+		INSERT INTO task (request, after) VALUES ('SELECT 1', '{$id}')"), '', 'a replicated row');
+	sql('DROP TABLE arrives; DROP FUNCTION arrives');
+	sql("SET client_min_messages = error; DELETE FROM task");
+};
+
 # Rows of a dump come in the order in which they lie in the table, and without those that are gone.
 # The index on what rows watch has rows in any state: these have not been told that they wait for
 # nothing any more.
