@@ -1627,5 +1627,5 @@ COMMENT ON FUNCTION pg_catalog.pg_task_create() IS
     'make or complete the task table of this database and the tables beside it, now';
 
 -- CREATE EXTENSION has set that of the control file.  A dump would set it again, which whoever
--- restores it may not do unless the extension is his.
+-- restores it may not do without owning the extension.
 COMMENT ON EXTENSION pg_task IS NULL;

@@ -294,7 +294,7 @@ prepare_table(void)
 	shared_scheduler_publish(slot, InvalidOid, false);
 	forget_table();
 	work_begin("preparing the task table");
-	if (!OidIsValid(user)) /* who would have the same schema: no table is made for him */
+	if (!OidIsValid(user)) /* who would have the same schema: no table is made */
 	{
 		user = shared_database_found(MyDatabaseId).owner;
 		if (GetUserNameFromId(user, true) == NULL)

@@ -5,8 +5,8 @@
  *		for a task which is removed before it is DONE.  With the same rights as tasks by their ids,
  *		it finds a chain that a new row would double.
  *
- * A user may wait for rows that he sees.  They are read with the rights of the current user, as by
- * a query of his, and those that are not DONE are locked as by a foreign key: who removes one waits
+ * A user may wait for visible rows.  They are read with the rights of the current user, as by any
+ * query, and those that are not DONE are locked as by a foreign key: who removes one waits
  * for the end of this transaction, and then sees the row that waits for it.  What ends meanwhile,
  * the scheduler finds when the transaction has committed.
  *
@@ -478,7 +478,7 @@ static Oid marked = InvalidOid;
 
 /*
  * Are rows of this table being marked, so that a trigger leaves them as they are?  Not those of
- * other tables: anybody may put our trigger on a table of his own, whose triggers write others.
+ * other tables: anybody may put our trigger on another table, whose triggers write others.
  */
 bool
 after_is_marking(Relation rel)
@@ -487,11 +487,11 @@ after_is_marking(Relation rel)
 }
 
 /*
- * Raise an error if a partition belongs to somebody else than the table: his code would run as the
- * owner.  So does, if "barred", one if a read of the table or, if "writes", a write could run code
- * of its owner's in this session: it has perhaps run code of somebody else, and what that has
- * compiled would run as the owner.  The locks keep others from adding such code, and the owners as
- * they are, until the transaction ends.
+ * Raise an error if a partition has another owner than the table, whose code would run as that
+ * of the table.  So does, if "barred", one if a read of the table or, if "writes", a write could
+ * run code of its owner's in this session: it has perhaps run code of somebody else, and what that
+ * has compiled would run as the owner.  The locks keep others from adding such code, and the owners
+ * as they are, until the transaction ends.
  */
 static void
 check_code(Oid root, bool barred, bool writes)

@@ -196,7 +196,7 @@ note_ended(const TaskTable *table, HeldRun *held, const TaskResult *result)
 }
 
 /*
- * No row belongs to the run any more: who has held it has said that he does not work on it, which
+ * No row belongs to the run any more: its holder has said not to work on it, which
  * ends it here, whatever becomes of the transaction.  Not if this transaction has ended the run
  * itself, or may have a snapshot from before the claim.
  */

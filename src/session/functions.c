@@ -93,7 +93,7 @@ has_task(const TableAccess *access, const char *matches, Datum queue)
 }
 
 /*
- * pg_task_queue_own(queue): has the current user, as far as he may see tasks, one in state PLAN or
+ * pg_task_queue_own(queue): has the current user, as far as tasks are visible, one in state PLAN or
  * WORK in a queue that this name or pattern is for?  Used by the row security policy of the queue
  * table.  The table of tasks is not part of the policy, or it could not be dropped.
  */

@@ -1,7 +1,7 @@
 /*
  * retry.c
  *		pg_task_cancel and pg_task_retry: stop tasks, or run them again that have failed, if the
- *		caller may UPDATE them; pg_task_interrupt: end one run, if he may signal its process.
+ *		caller may UPDATE them; pg_task_interrupt: end one run, if they may signal its process.
  *
  * Rows are planned again in batches, each in a subtransaction: a key may be taken by a row that the
  * caller cannot see, so only the unique index knows.  A batch that it refuses is halved, until the
@@ -123,7 +123,7 @@ may_interrupt(Oid role, Oid relid)
 /*
  * pg_task_interrupt(id, attempt): interrupt the run of a task of this database, if it runs in this
  * attempt, or (NULL) in any.  Returns whether there was one; of runs that the caller may not
- * interrupt he is not told.
+ * interrupt nothing is told.
  */
 Datum
 pg_task_interrupt(PG_FUNCTION_ARGS)

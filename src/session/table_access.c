@@ -283,8 +283,9 @@ decide_rights(TableAccess *access, Relation rel, AccessKind kind)
 }
 
 /*
- * Must code of this owner's not run as him when somebody writes rows in this session?  So it is if
- * that one has not his rights anyway, unless the owner of the database has allowed it.
+ * Must code of this owner's not run with those rights when somebody writes rows in this session?
+ * So it is if that one has not the owner's rights anyway, unless the owner of the database has
+ * allowed it.
  */
 bool
 table_access_bars_code(Oid owner)
@@ -299,8 +300,8 @@ table_access_bars_code(Oid owner)
 /*
  * Find the task table of this database and lock it until the end of the transaction, as SELECT
  * does.  Check that it is still one: its owner may have changed it, and no scheduler has looked
- * since.  Raises an error if the caller may see nothing of it; privileges of a caller who uses his
- * own rights are checked by the server.
+ * since.  Raises an error if the caller may see nothing of it; privileges of a caller whose
+ * rights are used are checked by the server.
  */
 TableAccess
 table_access_open(AccessKind kind)
@@ -358,7 +359,7 @@ table_access_check_update(const TableAccess *access, TaskColumn which, const cha
 		forbid(access, "UPDATE", purpose);
 }
 
-/* The same, unless he may INSERT all columns. */
+/* The same, unless the caller may INSERT all columns. */
 void
 table_access_check_insert(const TableAccess *access, const char *purpose)
 {
@@ -410,7 +411,7 @@ become_user(const TableAccess *access, OwnerScope *scope)
 /*
  * A statement is executed as the owner for somebody else: raise an error if it could run code of
  * the owner's, whatever pg_task.owner_code says.  Functions that either has compiled in this
- * session under his settings would run for the other.
+ * session under its settings would run for the other.
  */
 static void
 check_code(const TableAccess *access, bool writes)
@@ -485,8 +486,8 @@ forget_statement(ErrorData *error, const char *sql)
 /*
  * Execute a statement, connected to SPI, which returns this code: SPI_OK_SELECT or SPI_OK_UPDATE.
  * Casts in the statement see to the types.  Returns the number of rows.  After an error, the end of
- * the transaction restores the user and the settings.  What the user gets to see of it are his
- * calls, not our statement.
+ * the transaction restores the user and the settings.  What the user gets to see of it is the
+ * call, not our statement.
  */
 uint64
 table_access_execute(const TableAccess *access, const char *sql, SPIExecuteOptions options,

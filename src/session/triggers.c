@@ -814,8 +814,8 @@ may_read_ids(Relation rel)
 }
 
 /*
- * Tell whoever has stopped a task that repeats that this was the end of its schedule, unless he may
- * not read which task it is.
+ * Tell whoever has stopped a task that repeats that this was the end of its schedule, unless they
+ * may not read which task it is.
  */
 static void
 tell_stopped(const TriggerRow *old, const TriggerRow *new)

@@ -153,7 +153,7 @@ survey_slots(WhyTask *task)
 
 /*
  * Look at the runs that were taken, and at the sessions that wait for such a task.  Where code of
- * the owner could run, those without his rights get none.
+ * the owner could run, those without the owner's rights get none.
  */
 static void
 survey_takers(WhyTask *task, const char *request, const char *code)

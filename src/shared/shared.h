@@ -271,7 +271,7 @@ typedef struct SharedTask
 	bool cancelled;
 
 	/*
-	 * A user interrupts this run, which has failed then.  Written by his backend under the
+	 * A user interrupts this run, which has failed then.  Written by that backend under the
 	 * executor's lock, and by the executor's SIGINT handler without; read and cleared by the
 	 * executor without it.
 	 */

@@ -382,7 +382,7 @@ is_caused_by_others(int sqlstate, bool exists)
 
 /*
  * Make or complete a table beside the task table, as its owner, unless it is "whole".  Returns
- * NULL, or why it cannot be used.  One of another owner is not even locked: he may keep it locked.
+ * NULL, or why it cannot be used.  One of another owner is not even locked: it may be kept locked.
  */
 static const char *
 complete_side(SideKind kind, Oid task, Oid owner, bool whole)
@@ -428,8 +428,8 @@ typedef struct Incomplete
 
 /*
  * Of which tables is something missing?  One query for all: most of the time of pg_task_missing is
- * its planning, and usually nothing is missing.  One of another owner is left out: he may keep it
- * or its partitions locked.
+ * its planning, and usually nothing is missing.  One of another owner is left out: it or its
+ * partitions may be kept locked.
  */
 static void
 find_incomplete(void *arg)
@@ -502,9 +502,10 @@ may_find(const Location *where, Oid user)
 
 /*
  * Make sure that the task table of this database and those beside it exist and are whole, for this
- * user, unless a table is "known", which is to be completed.  "caller": who calls pg_task_create;
- * he must have the rights of the owner; InvalidOid: the scheduler, for which the extension is made,
- * too, unless no table is to be found or made.  Connected to SPI, in a transaction with a snapshot.
+ * user, unless a table is "known", which is to be completed.  "caller": who calls pg_task_create,
+ * and must have the rights of the owner; InvalidOid: the scheduler, for which the extension is
+ * made, too, unless no table is to be found or made.  Connected to SPI, in a transaction with a
+ * snapshot.
  */
 Created
 create_tables(const Location *where, Oid user, Oid caller, Oid known)

@@ -468,7 +468,7 @@ find_object(Oid relid, bool writes, ObjectAddress *object)
 
 /*
  * Find the first object of a table, or of one of its partitions, with which its owner could run
- * such code when he reads or, if "writes", writes it.  Returns its description, or NULL: there is
+ * such code when it is read or, if "writes", written.  Returns its description, or NULL: there is
  * none.  The caller has locked the table; what it finds stays true only if that lock keeps others
  * from adding objects.  RowExclusiveLock does, but for extended statistics, a partition that is
  * attached and an index that is created concurrently.

@@ -228,8 +228,8 @@ queue_rules_read(const TaskTable *queues, MemoryContext where, QueueRule **rows)
 /*
  * For a user's session, connected to SPI: execute a query on the table beside this task table,
  * which stands for %s in it.  Its argument, if it has one, is an array of texts.  The table is read
- * with the rights of its owner, and none of his code runs: the caller of this function decides what
- * the user is told.  Returns false if there is no such table.
+ * with the rights of its owner, and no code of the owner's runs: the caller of this function
+ * decides what the user is told.  Returns false if there is no such table.
  */
 static bool
 read_as_owner(Oid task, Oid owner, const char *query, ArrayType *argument)

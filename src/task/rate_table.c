@@ -187,7 +187,7 @@ find_row(Relation rel, const char *queue, ClockNow now, RateRow *row)
 /*
  * For a user's session: read the claims of a queue from the table beside this task table.  False if
  * there are none.  Reads the table itself, so no policy, rule or function of anybody runs, and the
- * rights of the caller do not matter: the caller decides what he is told.
+ * rights of the caller do not matter: the caller decides what is told.
  */
 bool
 rate_row_find(Oid relid, Oid owner, const char *queue, ClockNow now, RateRow *row)

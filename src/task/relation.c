@@ -342,7 +342,7 @@ side_fault(SideKind kind, Relation rel, Oid task)
 
 /*
  * Open the table beside a task table of this owner, and lock it as SELECT does.  NULL if it cannot
- * be used: *fault says why.  A relation of another owner is not even locked: he may keep it locked.
+ * be used: *fault says why.  A relation of another owner is not even locked: it may be kept locked.
  * Unless "wait", one that is locked is an error.  Executes no code of anybody.  The caller closes
  * it and leaves it locked.
  */

@@ -291,7 +291,7 @@ database_owner_may_act(Oid owner)
 /*
  * What is set for all, or for this database, and runs as the "owner" of the table; NULL: nothing.
  * Whoever owns the database may set the latter, and decides what the names in the former mean: so
- * neither counts unless he may act as the owner of the table.
+ * neither counts unless that role may act as the owner of the table.
  */
 static const char *
 on_failure_of_database(Oid owner)

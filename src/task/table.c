@@ -145,7 +145,7 @@ watch_changed_here(void)
  * The query contains the name of a table that we have locked and checked.  The lock keeps its name,
  * but not that of its schema, and the server resolves names when it parses a statement and again
  * whenever it makes a new plan.  If another relation has the name by then, the statement must not
- * run: it may be a view of an owner, who can rename schemas, in the place of his table.
+ * run: it may be a view of an owner, who can rename schemas, in the place of the table.
  */
 static bool
 check_tables(Node *node, void *context)
