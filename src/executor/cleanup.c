@@ -17,8 +17,6 @@
  */
 #include "postgres.h"
 
-#include <link.h>
-
 #include "access/xlog.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
@@ -52,10 +50,6 @@ static const char *const stateless[] = {
 	"euc2004_sjis2004.", "cyrillic_and_mic.", "latin_and_mic.", "latin2_and_win1250.", NULL,
 };
 
-/* Directories of the system's libraries, which are loaded as dependencies of others. */
-static const char *const system_directories[] = {"/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/",
-												 NULL};
-
 /*
  * The server's catalog caches never shrink.  An executor whose memory exceeds MEMORY_MAX exits;
  * the memory is measured once every MEASURE_EVERY tasks.
@@ -69,12 +63,12 @@ static const char *const system_directories[] = {"/lib/", "/lib64/", "/usr/lib/"
  */
 static struct
 {
-	unsigned long long libraries; /* loaded into this process, as of the last cleanup */
-	bool postgres_fdw;			  /* a task has loaded this library ... */
-	bool dblink;				  /* ... or this one */
-	bool load;					  /* a task has used LOAD */
-	bool leaves;				  /* a task has used a command that may leave something behind */
-	unsigned int tasks;			  /* that this process has run */
+	Size libraries;		/* length of the list of loaded ones, as of the last cleanup */
+	bool postgres_fdw;	/* a task has loaded this library ... */
+	bool dblink;		/* ... or this one */
+	bool load;			/* a task has used LOAD */
+	bool leaves;		/* a task has used a command that may leave something behind */
+	unsigned int tasks; /* that this process has run */
 } session;
 
 /* ---- connections to other servers ---- */
@@ -168,23 +162,6 @@ close_connections(void)
 
 /* ---- the session ---- */
 
-/* dlpi_adds is the number of libraries ever loaded into this process.  Every entry has it. */
-static int
-read_load_count(struct dl_phdr_info *info, size_t size pg_attribute_unused(), void *loads)
-{
-	*(unsigned long long *) loads = info->dlpi_adds;
-	return 1;
-}
-
-static unsigned long long
-count_loads(void)
-{
-	unsigned long long loads = 0;
-
-	(void) dl_iterate_phdr(read_load_count, &loads);
-	return loads;
-}
-
 static bool
 starts_with_any(const char *text, const char *const *prefixes)
 {
@@ -194,21 +171,15 @@ starts_with_any(const char *text, const char *const *prefixes)
 	return false;
 }
 
-/* May this library, of the server, an extension or the system, keep state between tasks? */
+/* May this library, which the server has loaded, keep state between tasks? */
 static bool
 may_keep_state(const char *path)
 {
 	const char *slash = strrchr(path, '/');
-	const char *file;
+	const char *file = slash ? slash + 1 : path;
 
-	if (slash == NULL)
-		return false;
-	file = slash + 1;
-	/* libpq is loaded as a dependency, from any directory */
-	if (strncmp(file, "libpq.", strlen("libpq.")) == 0)
-		return false;
 	if (strncmp(path, pkglib_path, strlen(pkglib_path)) != 0)
-		return !starts_with_any(path, system_directories);
+		return true;
 	if (starts_with_any(file, stateless))
 		return false;
 	if (!settings_keeps_library(file))
@@ -218,31 +189,29 @@ may_keep_state(const char *path)
 	return false;
 }
 
-/* For dl_iterate_phdr: skip the first *seen libraries.  May this one keep state? */
-static int
-find_stateful_library(struct dl_phdr_info *info, size_t size pg_attribute_unused(), void *seen)
-{
-	unsigned long long *left = seen;
-
-	if (*left > 0)
-	{
-		(*left)--;
-		return 0;
-	}
-	return may_keep_state(info->dlpi_name);
-}
-
-/* Did the task load a library that may keep state? */
+/*
+ * Did the task load a library that may keep state?  The server lists those that it has loaded, for
+ * parallel workers: paths in this order, each ended by a null byte, and an empty one.  None is ever
+ * unloaded.
+ */
 static bool
 has_loaded_state(void)
 {
-	unsigned long long loads = count_loads();
-	unsigned long long seen = session.libraries;
+	Size size = EstimateLibraryStateSpace();
+	Size seen = session.libraries;
+	char *paths;
+	const char *path;
+	bool found = false;
 
-	if (loads == session.libraries)
+	if (size == seen)
 		return false;
-	session.libraries = loads;
-	return dl_iterate_phdr(find_stateful_library, &seen) != 0;
+	session.libraries = size;
+	paths = palloc(size);
+	SerializeLibraryState(size, paths);
+	for (path = paths + seen - 1; *path && !found; path += strlen(path) + 1)
+		found = may_keep_state(path);
+	pfree(paths);
+	return found;
 }
 
 /*
@@ -293,7 +262,7 @@ cleanup_note_command(const Node *command)
 void
 cleanup_define(void)
 {
-	session.libraries = count_loads();
+	session.libraries = EstimateLibraryStateSpace();
 }
 
 /*
@@ -372,7 +341,8 @@ cleanup_member(Oid role)
 	reset_anywhere();
 	AtEOXact_LargeObject(true);
 	return !session.leaves && !session.load && cleanup_allows_commit() && !holds_advisory_lock() &&
-		   count_loads() == session.libraries && GetUserId() == role && GetSessionUserId() == role;
+		   EstimateLibraryStateSpace() == session.libraries && GetUserId() == role &&
+		   GetSessionUserId() == role;
 }
 
 /*

@@ -5,7 +5,7 @@
  * The server's own timeouts use the wall clock.  If that is set back by an hour, the task may run
  * for an hour longer; if it is set forward, the task times out at once.  Therefore the task
  * timeout has its own timer on CLOCK_MONOTONIC, and uses SIGUSR2, which background workers ignore
- * by default.
+ * by default.  Where the system has no such timers, as macOS, it is one of the server's.
  *
  * A run that fails with a conflict (serialization failure, deadlock) is retried in this process.  A
  * run whose row was changed is cancelled by the scheduler, with a flag in the ring and SIGINT.
@@ -25,6 +25,7 @@
 
 #include <signal.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "commands/trigger.h"
 #include "common/pg_prng.h"
@@ -62,6 +63,11 @@
 /* How often the timer looks whether this process waits and must not (ms). */
 #define LOOK_MS 100
 
+/* Has the system POSIX timers?  -DPG_TASK_NO_TIMERS: as if it had none. */
+#if _POSIX_TIMERS > 0 && !defined(PG_TASK_NO_TIMERS)
+#define HAS_TIMERS
+#endif
+
 /* One run.  A run is tried again after a conflict, and without the implicit block if that failed.
  */
 typedef struct Run
@@ -98,8 +104,12 @@ static struct
 	MemoryContext context; /* what a try allocates; reset before the next one */
 	MemoryContext given;   /* Run.given; reset after the run */
 
+#ifdef HAS_TIMERS
 	timer_t timer; /* of the task timeout */
-	bool limited;  /* it was set */
+#else
+	TimeoutId timer;
+#endif
+	bool limited; /* it was set */
 	volatile sig_atomic_t timed_out;
 
 	TimeoutId look; /* the timer that looks at waits */
@@ -108,19 +118,27 @@ static struct
 	volatile sig_atomic_t cancellable; /* a request is running that SIGINT may cancel */
 } runs;
 
-/* SIGUSR2: the running task has timed out. */
+/* In a signal handler: the running task has timed out. */
 static void
-handle_timeout(SIGNAL_ARGS)
+end_timed_out(void)
 {
-	int save_errno = errno;
-
-	COMPAT_SIGNAL_UNUSED;
 	runs.timed_out = true;
 	InterruptPending = true;
 	QueryCancelPending = true;
 	SetLatch(MyLatch);
+}
+
+#ifdef HAS_TIMERS
+static void
+handle_timer(SIGNAL_ARGS)
+{
+	int save_errno = errno;
+
+	COMPAT_SIGNAL_UNUSED;
+	end_timed_out();
 	errno = save_errno;
 }
+#endif
 
 /* The timer's handler.  It reads the state of the slot without the lock, which it cannot take. */
 static void
@@ -154,19 +172,16 @@ handle_cancel(SIGNAL_ARGS)
 	StatementCancelHandler(COMPAT_SIGNAL_PASS);
 }
 
-/* Called once per executor. */
-void
-run_define(void)
+#ifdef HAS_TIMERS
+
+static void
+create_timer(void)
 {
 	struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR2};
 
-	pqsignal(SIGINT, handle_cancel);
-	pqsignal(SIGUSR2, handle_timeout);
+	pqsignal(SIGUSR2, handle_timer);
 	if (timer_create(CLOCK_MONOTONIC, &event, &runs.timer) != 0)
 		ereport(FATAL, (errcode(ERRCODE_SYSTEM_ERROR), errmsg("could not create a timer: %m")));
-	runs.look = RegisterTimeout(USER_TIMEOUT, look_at_wait);
-	runs.context = AllocSetContextCreate(TopMemoryContext, "pg_task task", ALLOCSET_DEFAULT_SIZES);
-	runs.given = AllocSetContextCreate(TopMemoryContext, "pg_task given", ALLOCSET_SMALL_SIZES);
 }
 
 /* Fire after "us" microseconds, and then every REFIRE_MS; 0: stop the timer. */
@@ -178,6 +193,37 @@ arm_timer(int64 us)
 
 	if (timer_settime(runs.timer, 0, &times, NULL) != 0)
 		ereport(ERROR, (errcode(ERRCODE_SYSTEM_ERROR), errmsg("could not set a timer: %m")));
+}
+
+#else
+
+static void
+create_timer(void)
+{
+	runs.timer = RegisterTimeout(USER_TIMEOUT, end_timed_out);
+}
+
+/* macOS takes no more than 10^8 seconds, three years. */
+static void
+arm_timer(int64 us)
+{
+	if (us > 0 && us < INT64CONST(100000000) * USECS_PER_SEC)
+		enable_timeout_every(runs.timer, GetCurrentTimestamp() + us, REFIRE_MS);
+	else
+		disable_timeout(runs.timer, false);
+}
+
+#endif
+
+/* Called once per executor. */
+void
+run_define(void)
+{
+	pqsignal(SIGINT, handle_cancel);
+	create_timer();
+	runs.look = RegisterTimeout(USER_TIMEOUT, look_at_wait);
+	runs.context = AllocSetContextCreate(TopMemoryContext, "pg_task task", ALLOCSET_DEFAULT_SIZES);
+	runs.given = AllocSetContextCreate(TopMemoryContext, "pg_task given", ALLOCSET_SMALL_SIZES);
 }
 
 /*
