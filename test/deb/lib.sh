@@ -41,6 +41,7 @@ says() {
     grep -qF -- "$text" /tmp/said
 }
 
+preload() { pg_conftool "$major" main set shared_preload_libraries pg_task; }
 cluster() { pg_ctlcluster "$major" main "$@"; }
 install() { apt-get -qy --allow-downgrades install "$@"; }
 

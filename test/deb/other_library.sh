@@ -6,7 +6,7 @@
 # Of the other one, with our library in its place.
 other=postgresql-$major-pg-task
 repack "$deb" /tmp/other.deb "s/^Package: .*/Package: $other/; /^Conflicts:/d; /^Source:/d"
-rm -f /tmp/repack/DEBIAN/preinst /tmp/repack/DEBIAN/prerm
+rm -rf /tmp/repack/DEBIAN/p* /tmp/repack/DEBIAN/conffiles /tmp/repack/etc
 dpkg-deb -b /tmp/repack /tmp/other.deb >/dev/null
 
 check 'the other one is installed' install /tmp/other.deb

@@ -21,7 +21,7 @@ INSERT INTO task (input) VALUES ('SELECT 42')"
 before=$(sql 'SELECT * FROM task')
 
 check 'the package is installed' install "$deb"
-cp "/usr/share/doc/$package/examples/pg_task.conf" "$conf_d/"
+preload
 check 'the server runs with it' cluster restart
 check 'the log names the other one' log_says 'It is a table of the other pg_task (RekGRpth).'
 check 'its table is left alone' [ "$before" = "$(sql 'SELECT * FROM task')" ]
