@@ -240,14 +240,15 @@ publish_table(TaskTable *table, const char *owner, const char *user)
 
 /*
  * There is no task table, and none is to be created: this process exits, and the database has no
- * scheduler until somebody asks for a table, or the role is there that is to own it.
+ * scheduler until somebody asks for a table, or the role is there that is to own it.  That a
+ * setting says so is no news for the log, where each database would have such a line at each start.
  */
 static void
 leave_without_table(void)
 {
 	SharedFindings found = shared_database_found(MyDatabaseId);
 	bool missing = !OidIsValid(MyScheduler->slot->user);
-	bool news = !found.absent || OidIsValid(found.user) == missing;
+	bool news = missing && (!found.absent || OidIsValid(found.user));
 
 	found.absent = true;
 	found.relid = InvalidOid;
@@ -259,11 +260,7 @@ leave_without_table(void)
 	if (news)
 		ereport(LOG,
 				(errmsg("pg_task creates no task table in database \"%s\"", MyScheduler->database),
-				 missing ? errdetail("The role that \"pg_task.database\" names does not exist.")
-						 : errdetail("The setting \"pg_task.create_table\" is off."),
-				 missing ? 0
-						 : errhint("ALTER DATABASE %s SET pg_task.create_table = on",
-								   quote_identifier(MyScheduler->database)),
+				 errdetail("The role that \"pg_task.database\" names does not exist."),
 				 errhidecontext(true)));
 	MyScheduler->absent = true;
 	/* this sets the latch as well */

@@ -19,7 +19,6 @@ preload
 check 'a server that preloads it starts' cluster restart
 check 'pg_task runs' becomes_true \
     "SELECT count(*) > 0 FROM pg_stat_activity WHERE backend_type = 'pg_task supervisor'"
-check 'it says that it makes no table' log_says 'pg_task creates no task table'
 check 'no database has tables that nobody asked for' becomes_true \
     "SELECT to_regclass('task') IS NULL"
 check 'CREATE EXTENSION' sql 'CREATE EXTENSION pg_task'
