@@ -67,7 +67,7 @@ sub anchors
 
 my @dead;
 
-for my $page (glob "$top/README.md $top/docs/*.md $top/src/README.md $top/src/*/README.md")
+for my $page (glob "$top/*.md $top/docs/*.md $top/src/README.md $top/src/*/README.md")
 {
 	my ($folder) = $page =~ m{(.*)/};
 
