@@ -244,8 +244,9 @@ sub check_batches
 	wait_for_end(q{key = 'fill net'});
 	is_sql(q{SELECT count(*) FILTER (WHERE net = round(amount / 1.19, 2)), count(*) FROM sale},
 		'2501|2501', 'all rows are filled');
+	# the block was run twice: the second time it may have planned one that finds nothing
 	is_sql(q{SELECT state, attempt, input ->> 'done' = '2501' FROM task
-		WHERE key = 'fill net'}, 'DONE|5|t', 'in turns, which count');
+		WHERE key = 'fill net' ORDER BY id LIMIT 1}, 'DONE|5|t', 'in turns, which count');
 
 	# again, with a row that is committed behind the mark, and one that is locked
 	owner('UPDATE sale SET net = NULL; DELETE FROM sale WHERE id IN (5, 6)');
