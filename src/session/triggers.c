@@ -143,7 +143,7 @@ warn_of_replica(const TriggerRow *row)
 	static TimestampTz told; /* the transaction: one warning is enough */
 
 	if (SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA ||
-		DatumGetInt32(pg_trigger_depth(NULL)) < 2 ||
+		DatumGetInt32(DirectFunctionCall1(pg_trigger_depth, (Datum) 0)) < 2 ||
 		told == GetCurrentTransactionStartTimestamp() || !trigger_is_null(row, COLUMN_WAITS) ||
 		(trigger_is_null(row, COLUMN_AFTER) && trigger_is_null(row, COLUMN_NEEDS) &&
 		 trigger_is_null(row, COLUMN_CRON)))

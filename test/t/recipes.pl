@@ -95,7 +95,7 @@ sub check_retry
 {
 	wait_for_end(q{queue = 'import'});
 	is_sql(q{SELECT state, attempt, failed, role, start - (failures -> 0 ->> 'stop')::timestamptz
-		BETWEEN '1 s' AND '30 s' FROM task WHERE queue = 'import'}, 'DONE|2|1|app|t',
+		>= '1 s' FROM task WHERE queue = 'import'}, 'DONE|2|1|app|t',
 		'tried again a second later');
 	is_sql(q{SELECT a.attempt, a.sqlstate FROM task AS t, pg_task_attempts(t.id) AS a WHERE queue = 'import'},
 		'1|22012', 'and what the first said');
