@@ -278,7 +278,10 @@ subtest 'copied rows' => sub {
 subtest 'while a dump is being restored' => sub {
 	my $missing = q{SELECT count(*) FROM pg_task_missing('task', 'public'::regnamespace, 'task')};
 
-	sql(q{CREATE DATABASE steps; ALTER DATABASE steps SET pg_task.create_table = off});
+	# as a template at first, so that no scheduler comes before the setting
+	sql(q{CREATE DATABASE steps IS_TEMPLATE true;
+		ALTER DATABASE steps SET pg_task.create_table = off;
+		ALTER DATABASE steps IS_TEMPLATE false});
 	my ($tables, $rest) = script_of('origin') =~ /^(.*?)(^CREATE INDEX .*)/ms;
 	my ($most, $policies) = $rest =~ /^(.*?)(^CREATE POLICY .*)/ms;
 
