@@ -277,8 +277,8 @@ enter() {
 
     # shellcheck disable=SC2016
     { cd "$top"
-      ls -d Makefile ./*.md ./*.control src sql test expected docs demo bench scripts monitoring \
-          packaging 2>/dev/null || true; } |
+      ls -d Makefile llms.txt ./*.md ./*.control src sql test expected docs demo bench scripts \
+          monitoring packaging 2>/dev/null || true; } |
         tar -C "$top" -cf - --exclude='*.o' --exclude='*.bc' --exclude='*.so' -T - |
         "${reach[@]}" sh -c 'mkdir "$0/tree" && tar -C "$0/tree" -xmf -' "$run"
     # The folder itself need not be visible inside.
