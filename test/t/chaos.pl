@@ -145,7 +145,7 @@ sub query_in
 	# the monkey locks the same rows as tasks, in another order: it may be the deadlock victim
 	for (1 .. 20)
 	{
-		my $answer = eval { sql_in($db, $query) };
+		my $answer = eval { $node->safe_psql($db, $query) };
 		return $answer unless $@;
 		die $@ unless $@ =~ /deadlock detected/;
 	}
