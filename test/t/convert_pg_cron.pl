@@ -161,16 +161,18 @@ subtest 'the functions of the manual' => sub {
 		DELETE FROM task_queue');
 	my $id = sql_as('app', "$call schedule('mine', '0 12 \$ * *', 'SELECT 1')", db => 'manual');
 	is(sql_in('manual', $mine), "$id|cron.app|mine|app|PLAN|0 12 L * *|GMT|SELECT 1", 'a schedule');
-	is(sql_as('app', "$call schedule('mine', '15 seconds', 'SELECT 2')", db => 'manual'), $id,
+	is(sql_as('app', "$call schedule('mine', '50 seconds', 'SELECT 2')", db => 'manual'), $id,
 		'the same name changes it');
-	is(sql_in('manual', $mine), "$id|cron.app|mine|app|PLAN|00:00:15|GMT|SELECT 2", 'as it says');
+	is(sql_in('manual', $mine), "$id|cron.app|mine|app|PLAN|00:00:50|GMT|SELECT 2", 'as it says');
+	is(sql_in('manual', "SELECT dt < now() + interval '1 min' FROM task WHERE id = $id"), 't',
+		'it does not wait for the time of the rule before');
 	my $other = sql_in('manual', q{SELECT my_cron.schedule('mine', '0 4 * * *', 'SELECT 3')});
 	is(sql_as('app', "$call set_active('mine', false)", db => 'manual'), 't', 'off');
 	is(sql_in('manual', "SELECT hold FROM task WHERE id = $id"), 'not active', 'it is on hold');
 	is(sql_as('app', "$call set_active('mine', true)", db => 'manual'), 't', 'on');
 	is(sql_as('app', "$call unschedule('mine')", db => 'manual'), 't', 'removed');
 	is(sql_as('app', "$call unschedule('mine')", db => 'manual'), 'f', 'once');
-	is(sql_in('manual', $mine), "$id|cron.app|mine|app|STOP|00:00:15|GMT|SELECT 2, "
+	is(sql_in('manual', $mine), "$id|cron.app|mine|app|STOP|00:00:50|GMT|SELECT 2, "
 		  . "$other|cron.postgres|mine|postgres|PLAN|0 4 * * *|GMT|SELECT 3",
 		'that of another role is another one');
 	like(error_of('app', q{SELECT my_cron.schedule('mine', 'now', 'SELECT 1')}, db => 'manual'),
