@@ -71,7 +71,31 @@ rm "$file"
 install /tmp/next.deb >/dev/null 2>&1
 check 'one that was removed is not' [ ! -e "$file" ]
 apt-get -qy purge "$package" >/dev/null 2>&1
+
+# What the user of the server may put there, whom root must not serve.
+plant() {
+    ln -s "$1" "$2"
+    chown -h postgres: "$2"
+}
+mkdir /etc/planted
+plant /etc/planted/by_file "$file"
+check 'it is installed where the file is a link' install "$deb"
+check 'which nobody follows' [ ! -e /etc/planted/by_file ]
+rm "$file"
+mkfifo "${conf_d%/*}/pipe"
+check 'its removal reads no pipe' timeout 60 apt-get -qy purge "$package"
+rm "${conf_d%/*}/pipe"
+mv "$conf_d" /tmp/conf.d
+plant /etc/planted "$conf_d"
+check 'it is installed where the folder is a link' install "$deb"
+check 'and writes as the user of the server there' [ ! -e /etc/planted/pg_task.conf ]
+apt-get -qy purge "$package" >/dev/null 2>&1
+rm "$conf_d"
+mv /tmp/conf.d "$conf_d"
+
 install "$deb" >/dev/null 2>&1
+check 'the file is the user'\''s as its folder is' [ "$(stat -c %U "$conf_d")" = \
+    "$(stat -c %U "$file")" ]
 cluster stop
 pg_dropcluster "$major" main
 check 'purge, after the cluster was dropped' apt-get -qy purge "$package"
