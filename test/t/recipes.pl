@@ -549,5 +549,9 @@ for my $i (0 .. $#blocks)
 	(delete $check{$name} // next)->();
 }
 is_deeply([ keys %check ], [], 'each heading was there');
+is_sql(q{SELECT count(*), count(*) FILTER (WHERE grantee = 0) FROM (SELECT oid, min(grantee::oid)
+	FROM pg_proc, aclexplode(coalesce(proacl, acldefault('f', proowner)))
+	WHERE prosecdef AND proowner = 'shopkeeper'::regrole GROUP BY oid) AS f (oid, grantee)},
+	'3|0', 'not everybody may put a function with rights on a table of their own');
 
 done_testing();

@@ -121,6 +121,8 @@ my ($plan_work) = text_of('hub') =~ /^(CREATE FUNCTION plan_work.*?^\$\$;)/ms;
 subtest 'from the hub to a node and back' => sub {
 	wait_until($hub, q{SELECT result FROM outcome}, expected => 42);
 	is(on($east, 'SELECT state, role, queue FROM task'), 'DONE|worker|mail', 'the task');
+	is(on($east, q{SELECT prosecdef, proacl FROM pg_proc WHERE proname = 'work_arrives'}),
+		't|{worker=X/worker}', 'nobody else puts its trigger on another table');
 	my $bad = on($hub, q{SELECT plan_work('bad', '{"n": "x"}')});
 	wait_until($hub, "SELECT error FROM outcome WHERE id = '$bad'",
 		expected => 'invalid input syntax for type integer: "x"');
