@@ -456,6 +456,12 @@ subtest 'from a table with SKIP LOCKED' => sub {
 	take_all($db);
 	is(sql_in($db, q{SELECT string_agg(n::text, ' ' ORDER BY n) FROM effect WHERE n > 400}),
 		'401 402 403 403 404', 'and what was running, and what becomes queued');
+
+	sql_in($db, q{CREATE UNIQUE INDEX ON job ((payload ->> 'n')) WHERE payload ->> 'n' > '9'});
+	sql_in($db, q{INSERT INTO job (payload) VALUES ('{"n": 901}') ON CONFLICT DO NOTHING})
+	  for 1, 2;
+	is(sql_in($db, q{SELECT count(*) FROM task WHERE input ->> 'n' = '901'}), 1,
+		'what ON CONFLICT leaves out is no task');
 };
 
 subtest "from RekGRpth's pg_task" => sub {
