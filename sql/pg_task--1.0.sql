@@ -70,6 +70,15 @@ CREATE FUNCTION pg_catalog.pg_task_cancel(id bigint) RETURNS boolean
 COMMENT ON FUNCTION pg_catalog.pg_task_cancel(bigint) IS
     'stop a task, whether it waits or runs; false if there is none';
 
+CREATE FUNCTION pg_catalog.pg_task_cancel(key text, queue text DEFAULT 'default') RETURNS bigint
+    LANGUAGE pg_task_report VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
+UPDATE {table} AS t SET state = 'STOP'
+ WHERE t.queue = $2 AND t.key = $1 AND t.state IN ('PLAN', 'WORK'){condition}
+$$;
+
+COMMENT ON FUNCTION pg_catalog.pg_task_cancel(text, text) IS
+    'stop the task with this key, and end its schedule: how many';
+
 CREATE FUNCTION pg_catalog.pg_task_interrupt(id bigint, attempt integer DEFAULT NULL)
     RETURNS boolean
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pg_task_interrupt';

@@ -77,7 +77,7 @@ PG_FUNCTION_INFO_V1(pg_task_following);
 #define LAST_IDS 10000
 
 /* How often a schedule is looked for again that is not there: its runs may end all the time. */
-#define HOLD_TRIES 5
+#define FIND_TRIES 5
 
 /* What runs of this table, and the error of its scheduler, as literals of SQL. */
 #define ACTIVITY_SQL                                                           \
@@ -231,8 +231,8 @@ first_value(Oid type, bool *isnull)
 }
 
 /*
- * A function that holds, resumes or runs a task has found none: a client that sends an id without a
- * type calls the variant that takes a key.
+ * A function that holds, resumes, runs or, by its key, stops a task has found none: a client that
+ * sends an id without a type calls the variant that takes a key.
  */
 static void
 notice_none(Form_pg_proc form, const ParamListInfo params)
@@ -264,7 +264,7 @@ pg_task_report(PG_FUNCTION_ARGS)
 	Form_pg_proc form;
 	uint64 count;
 	bool writes;
-	bool holds;
+	bool finds;
 	bool isnull;
 	char *sql;
 	char *statement;
@@ -292,7 +292,7 @@ pg_task_report(PG_FUNCTION_ARGS)
 	for (i = 0; writes && i < (int) lengthof(written); i++)
 		if (strstr(sql, written[i].text))
 			table_access_check_update(&access, written[i].column, "change");
-	holds = writes && strstr(sql, " hold = ") != NULL;
+	finds = writes && (strstr(sql, " hold = ") || strstr(sql, "t.key = "));
 	access.inserts = strstr(sql, "{into}") != NULL;
 	if (access.inserts)
 		table_access_check_insert(&access, "plan");
@@ -305,13 +305,13 @@ pg_task_report(PG_FUNCTION_ARGS)
 									 : access.inserts ? SPI_OK_INSERT_RETURNING
 													  : SPI_OK_SELECT);
 		/* the run of a schedule that has ended meanwhile leaves a row that a new snapshot shows */
-	} while (count == 0 && holds && tries++ < HOLD_TRIES);
+	} while (count == 0 && finds && tries++ < FIND_TRIES);
 	if (writes)
 		value = Int64GetDatum((int64) count);
 	else if (!form->proretset)
 		value = first_value(form->prorettype, &fcinfo->isnull);
 	SPI_finish();
-	if (count == 0 && (access.inserts || holds))
+	if (count == 0 && (access.inserts || finds))
 		notice_none(form, options.params);
 	if (options.dest)
 		options.dest->rDestroy(options.dest);

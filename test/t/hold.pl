@@ -238,6 +238,35 @@ subtest 'a schedule that runs all the time' => sub {
 	sql(q{UPDATE task SET state = 'STOP' WHERE state IN ('PLAN', 'WORK'); DELETE FROM task});
 };
 
+# One call ends each of them, also while its run commits, for which the trigger makes time.
+subtest 'schedules that run all the time are ended by their keys' => sub {
+	sql(q{CREATE TABLE ended (key text, n bigint);
+		CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			PERFORM pg_sleep(0.01);
+			RETURN NULL;
+		END $$;
+		CREATE TRIGGER slow AFTER UPDATE ON task FOR EACH ROW WHEN (NEW.state = 'DONE')
+		EXECUTE FUNCTION slow()});
+	for my $round (1 .. 3)
+	{
+		sql(q{INSERT INTO task (key, request, repeat) SELECT 'fast ' || i, 'SELECT 1',
+			(20 + 1.5 * i) * interval '1 ms' FROM generate_series(1, 20) AS i});
+		wait_until($node, q{SELECT count(DISTINCT key) = 20 FROM task WHERE state = 'DONE'
+			AND key ~ '^fast '});
+		sql(q{DO $$ BEGIN FOR i IN 1 .. 20 LOOP
+			INSERT INTO ended SELECT 'fast ' || i, pg_task_cancel('fast ' || i);
+			COMMIT;
+		END LOOP; END $$});
+		is(count_of($node, q{key ~ '^fast ' AND state IN ('PLAN', 'WORK')}), 0, 'none goes on');
+		is(sql(q{SELECT count(*) FROM ended WHERE n <> 1}), 0, 'each call has stopped one task');
+		sql('DELETE FROM task; DELETE FROM ended');
+	}
+	is(notices_of('postgres', q{SELECT pg_task_cancel('fast 1')}),
+		'NOTICE:  pg_task_cancel has found no task for it', 'what has ended is none');
+	sql('DROP TRIGGER slow ON task');
+};
+
 # A run that fails and is tried again waits, too.
 subtest 'a retry' => sub {
 	my $id = insert_task($node, request => q{SELECT hold('retry'); SELECT 1/0}, retry => 1,
@@ -300,6 +329,11 @@ subtest 'rights' => sub {
 	is(sql_as('ann', "SELECT pg_task_resume($id)"), 1, 'resumed');
 	is(sql_as('ann', "SELECT pg_task_hold('k')"), 1, 'by its key');
 	is(sql_as('ann', "SELECT pg_task_hold('k', queue => 'other')"), 0, 'which is one of a queue');
+	is(sql_as('bob', q{SELECT pg_task_cancel('k')}), 0, 'another one stops none by its key');
+	is(sqlstate_of('eve', q{SELECT pg_task_cancel('k')}), '42501', 'nor one that may not UPDATE');
+	is(sql_as('ann', q{SELECT pg_task_cancel('k', 'other'), pg_task_cancel('k')}), '0|1',
+		'its role does, in its queue');
+	is(sql_as('ann', "SELECT pg_task_retry($id)"), 't', 'planned again');
 	is(sql_as('ann', "SELECT pg_task_cancel($id)"), 't', 'a task on hold can be stopped');
 	is(sql_as('ann', "SELECT pg_task_retry($id)"), 't', 'and planned again');
 	is(task($node, $id, q{state, hold}), 'PLAN|', 'it stays on hold');

@@ -46,7 +46,7 @@ subtest 'one more run' => sub {
 	is(sql($row), $before, 'the schedule is not moved');
 	is(sql(q{SELECT pg_task_run_now('k')}), '', 'a key is one of a queue');
 	# an id without a type, as some drivers send it, is taken for a key
-	for my $function (qw(pg_task_run_now pg_task_hold pg_task_resume))
+	for my $function (qw(pg_task_run_now pg_task_hold pg_task_resume pg_task_cancel))
 	{
 		like(notices_of('postgres', "SELECT $function('$id')"),
 			qr/\ANOTICE:  $function has found no task for it\nHINT:  .* an id must be of type bigint\.\z/,
