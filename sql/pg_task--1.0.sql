@@ -126,8 +126,8 @@ COMMENT ON FUNCTION pg_catalog.pg_task_resume(text, text) IS
 -- The name of the role must still mean the role that the schedule is bound to.
 CREATE FUNCTION pg_catalog.pg_task_run_now(id bigint, input jsonb DEFAULT NULL) RETURNS bigint
     LANGUAGE pg_task_report VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-INSERT INTO {into} (dt, hold, input{once})
-SELECT now(), NULL, coalesce($2, input){once}
+INSERT INTO {into} (parent, dt, hold, input{once})
+SELECT t.id, now(), NULL, coalesce($2, input){once}
   FROM {rows} AS t
  WHERE t.id = $1 AND t.state IN ('PLAN', 'WORK')
    AND (t.repeat IS NOT NULL OR t.cron IS NOT NULL) AND {own}
@@ -142,8 +142,8 @@ COMMENT ON FUNCTION pg_catalog.pg_task_run_now(bigint, jsonb) IS
 CREATE FUNCTION pg_catalog.pg_task_run_now(key text, input jsonb DEFAULT NULL,
                                            queue text DEFAULT 'default') RETURNS bigint
     LANGUAGE pg_task_report VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-INSERT INTO {into} (dt, hold, input{once})
-SELECT now(), NULL, coalesce($2, input){once}
+INSERT INTO {into} (parent, dt, hold, input{once})
+SELECT t.id, now(), NULL, coalesce($2, input){once}
   FROM {rows} AS t
  WHERE t.queue = $3 AND t.key = $1 AND t.state IN ('PLAN', 'WORK')
    AND (t.repeat IS NOT NULL OR t.cron IS NOT NULL) AND {own}

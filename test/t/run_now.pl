@@ -37,13 +37,17 @@ subtest 'one more run' => sub {
 
 	is(run($run, "$same, response"), 'q|-3|2|1 day|c|cc|{"day": 1}', 'it is as the schedule');
 	is(task($node, $run, q{num_nonnulls(key, cron, repeat, timezone, repeat_until, runs_left,
-		hold_after, next, parent)}), 0, 'and no schedule');
+		hold_after, next)}), 0, 'and no schedule');
+	is(task($node, $run, 'parent'), $id, 'its parent is the row that it copies');
+	is(sql(q{SELECT last_id IS NULL FROM pg_task_repeating()}), 't', 'which has not run');
 	is(run(sql(qq{SELECT pg_task_run_now($id, '{"day": 2}')}), 'response'), '{"day": 2}',
 		'with another input');
 	is(run(sql(q{SELECT pg_task_run_now('k', queue => 'q')}), 'response'), '{"day": 1}',
 		'by its key');
 	is(run(sql(q{SELECT pg_task_run_now('k', '[]', 'q')}), 'response'), '[]', 'and with an input');
 	is(sql($row), $before, 'the schedule is not moved');
+	is(sql(qq{SELECT count(*) FROM task AS r JOIN task AS s ON s.id = r.parent
+		AND s.request = r.request WHERE s.key = 'k' AND r.key IS NULL}), 4, 'all runs are found');
 	is(sql(q{SELECT pg_task_run_now('k')}), '', 'a key is one of a queue');
 	# an id without a type, as some drivers send it, is taken for a key
 	for my $function (qw(pg_task_run_now pg_task_hold pg_task_resume pg_task_cancel))
@@ -74,6 +78,14 @@ subtest 'beside its own run' => sub {
 	run($_, 'state') for $own, $run;
 	is(count_of($node, q{key = 'gate' AND state = 'PLAN'}), 1, 'there is one next run');
 	is(task($node, $run, 'next'), '', 'which is not that of the other');
+};
+
+# Also if another task asks for it.
+subtest 'by a task' => sub {
+	my $id = insert_task($node, cron => '@yearly', key => 'asked', request => 'SELECT 1');
+	my $run = run(run_task($node, request => q{SELECT pg_task_run_now('asked')}), 'response');
+
+	is(run($run, 'parent'), $id, 'its parent is the row that it copies');
 };
 
 subtest 'rights' => sub {
