@@ -86,19 +86,19 @@ CREATE FUNCTION pg_catalog.pg_task_interrupt(id bigint, attempt integer DEFAULT 
 COMMENT ON FUNCTION pg_catalog.pg_task_interrupt(bigint, integer) IS
     'interrupt the run of a task, or only this attempt, which has failed then; false if there is none';
 
-CREATE FUNCTION pg_catalog.pg_task_hold(id bigint, reason text DEFAULT '') RETURNS bigint
+CREATE FUNCTION pg_catalog.pg_task_hold(id bigint, reason text DEFAULT 'on hold') RETURNS bigint
     LANGUAGE pg_task_report VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-UPDATE {table} AS t SET hold = coalesce($2, '')
+UPDATE {table} AS t SET hold = coalesce($2, 'on hold')
  WHERE t.id = $1 AND t.state IN ('PLAN', 'WORK'){condition}
 $$;
 
 COMMENT ON FUNCTION pg_catalog.pg_task_hold(bigint, text) IS
     'put a task on hold, and the runs after it: how many';
 
-CREATE FUNCTION pg_catalog.pg_task_hold(key text, reason text DEFAULT '',
+CREATE FUNCTION pg_catalog.pg_task_hold(key text, reason text DEFAULT 'on hold',
                                         queue text DEFAULT 'default') RETURNS bigint
     LANGUAGE pg_task_report VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-UPDATE {table} AS t SET hold = coalesce($2, '')
+UPDATE {table} AS t SET hold = coalesce($2, 'on hold')
  WHERE t.queue = $3 AND t.key = $1 AND t.state IN ('PLAN', 'WORK'){condition}
 $$;
 
@@ -587,7 +587,8 @@ SELECT CASE
            coalesce(t.request, '')) AS f
  CROSS JOIN LATERAL (
        SELECT CASE WHEN t.hold IS NOT NULL THEN
-                       'it is on hold' || coalesce(': ' || nullif(left(t.hold, 200), ''), '')
+                       CASE WHEN t.hold IN ('', 'on hold') THEN 'it is on hold'
+                            ELSE 'it is on hold: ' || left(t.hold, 200) END
                    WHEN t.max = 0 THEN 'its max is 0'
                    WHEN f.paused THEN 'its queue is paused'
                    WHEN f.rule_max = 0 THEN 'the max of its queue is 0'

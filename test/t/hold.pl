@@ -40,6 +40,7 @@ subtest 'a task that waits' => sub {
 
 	$id = insert_task($node, request => 'SELECT 1', dt => sql(q{SELECT now() + '1 hour'}));
 	is(sql("SELECT pg_task_hold($id)"), 1, 'one for later is put on hold');
+	is(task($node, $id, 'hold'), 'on hold', 'without a reason');
 	like(why($id), qr/^planned for .*, and it is on hold$/, 'pg_task_why');
 	sql("UPDATE task SET dt = now() WHERE id = $id");
 	settle();
@@ -214,6 +215,7 @@ subtest 'schedules that fail' => sub {
 	sql(q{INSERT INTO task (key, request, repeat) VALUES ('user', 'SELECT 1/0', '1 hour')});
 	wait_until($node, q{SELECT streak = 1 FROM task WHERE key = 'user' AND state = 'PLAN'});
 	is(sql(q{SELECT pg_task_hold('user', NULL)}), 1, 'without a reason');
+	is(current('user', 'hold'), 'on hold', 'a text says so');
 	is(sql(q{SELECT count(*) FROM pg_task_health() WHERE problem ~ 'hold'}), 0,
 		'pg_task_health does not tell of that');
 	sql(q{DELETE FROM task});
@@ -336,7 +338,7 @@ subtest 'rights' => sub {
 	is(sql_as('ann', "SELECT pg_task_retry($id)"), 't', 'planned again');
 	is(sql_as('ann', "SELECT pg_task_cancel($id)"), 't', 'a task on hold can be stopped');
 	is(sql_as('ann', "SELECT pg_task_retry($id)"), 't', 'and planned again');
-	is(task($node, $id, q{state, hold}), 'PLAN|', 'it stays on hold');
+	is(task($node, $id, q{state, hold}), 'PLAN|on hold', 'it stays on hold');
 };
 
 is(count_of($node, q{state NOT IN ('PLAN', 'DONE')}), 0, 'nothing else has failed');
