@@ -1016,7 +1016,7 @@ SELECT x.level, s.datname, NULL, x.problem, x.hint
         'pg_task_why of tasks in WORK, or with crashed above 0; the log of the server'),
        (s.wants_since < clock_timestamp() - interval '2 min', 'warning',
         format('due tasks have had no executor since %s', s.wants_since),
-        'SELECT * FROM pg_task_activity(); pg_task.max_executors'),
+        'SELECT * FROM pg_task_activity(); pg_task.max_executors, max_worker_processes'),
        (s.oldest_due < clock_timestamp() - interval '10 min' AND s.datname <> current_database(),
         'warning', format('a task should have started at %s', s.oldest_due),
         'SELECT * FROM pg_task_health() in that database')) AS x (is_so, level, problem, hint)
@@ -1042,7 +1042,8 @@ SELECT 'warning', current_database(), NULL,
                CASE WHEN r.late > '10 min'
                     THEN 'should have started at ' || clock_timestamp() - r.late
                     ELSE format('is %s at its last run, task %s', r.last_state, r.last_id) END),
-        format('SELECT * FROM pg_task_repeating() WHERE id = %s', r.id)
+        format(CASE WHEN r.late > '10 min' THEN 'SELECT pg_task_why(%s)'
+                    ELSE 'SELECT * FROM pg_task_repeating() WHERE id = %s' END, r.id)
    FROM here AS h CROSS JOIN LATERAL (
         SELECT * FROM pg_task_repeating() AS r WHERE h.relid IS NOT NULL OFFSET 0) AS r
   WHERE r.late > '10 min' OR r.last_state IN ('FAIL', 'GONE')

@@ -115,6 +115,8 @@ subtest 'schedules' => sub {
 	like(sql(q{SELECT problem FROM pg_task_health() WHERE problem LIKE 'sched%'}),
 		qr/^schedule "x\\"\\ncritical" should have started at 2020/,
 		'the time for which it was planned, in one line');
+	like(sql(sql(q{SELECT hint FROM pg_task_health() WHERE problem LIKE 'sched%'})),
+		qr/^role "barred" has 0 of 0 executors/, 'its hint tells why');
 	sql('DELETE FROM task');
 };
 
