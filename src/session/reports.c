@@ -51,6 +51,7 @@
 #include "session/trigger_row.h"
 #include "shared/shared.h"
 #include "shared/task.h"
+#include "task/home.h"
 #include "task/queue_table.h"
 #include "task/relation.h"
 #include "task/repeat.h"
@@ -145,7 +146,10 @@ fill_names(const TableAccess *access, const char *sql)
 	{
 		const char *service = table_access_service();
 
-		if (service == NULL && shared_lacks_standby())
+		if (service == NULL && home_find(access->relid) == HOME_AWAY)
+			service = "it is held back, because its table comes from another database or server:"
+					  " see pg_task_release";
+		else if (service == NULL && shared_lacks_standby())
 			service = "too few synchronous standbys are connected: see pg_task.require_standby";
 		values[8] = service ? quote_literal_cstr(service) : "NULL::text";
 	}

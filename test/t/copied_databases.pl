@@ -146,6 +146,8 @@ subtest 'CREATE DATABASE with a template' => sub {
 		'the log says how to release it');
 	my $id = sql_in('clone', q{SELECT min(id) FROM task WHERE state = 'PLAN'});
 	like(sql_in('clone', "SELECT pg_task_why($id)"), qr/held back.*pg_task_release/, 'and why');
+	like(sql_in('clone', q{SELECT text FROM pg_task_top() WHERE what = 'note'}),
+		qr/held back.*pg_task_release/, 'so does pg_task_top');
 	like(sqlstate_of('tenant', 'SELECT pg_task_release()', db => 'clone'), qr/42501/,
 		'another role must not release it');
 	sql_in('clone', "UPDATE task SET state = 'STOP' WHERE id = $id;
@@ -153,6 +155,7 @@ subtest 'CREATE DATABASE with a template' => sub {
 	is(release('clone'), 't', 'it is released');
 	wait_until($node, q{SELECT bool_and(state NOT IN ('PLAN', 'WORK')) FROM task}, db => 'clone');
 	is(waiting('clone'), 'SELECT 1 STOP, SELECT 2 DONE, SELECT 3 DONE', 'what was left has run');
+	is(sql_in('clone', q{SELECT count(*) FROM pg_task_top() WHERE what = 'note'}), 0, 'without a note');
 	is(release('clone'), 'f', 'it was not held back any more');
 	is(waiting('origin'), 'SELECT 1 PLAN, SELECT 2 PLAN', 'the original waits');
 	is(() = log_since($node, $position) =~ /$held/g, 1, 'said once');
