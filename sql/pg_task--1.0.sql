@@ -259,11 +259,8 @@ COMMENT ON FUNCTION pg_catalog.pg_task_stop_flow(text) IS
     'stop the tasks of a flow that wait or run, but for the one that calls this: how many';
 
 CREATE FUNCTION pg_catalog.pg_task_resume_flow(flow text) RETURNS bigint
-    LANGUAGE pg_task_report VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
--- What waited for a stopped task is GONE.  What is GONE for another end will be so again.
-UPDATE {table} AS t SET state = 'PLAN'
- WHERE t.flow = $1 AND (t.state = 'STOP' OR t.state = 'GONE' AND t.sqlstate = 'TK005'){condition}
-$$;
+    LANGUAGE c VOLATILE STRICT SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'pg_task_resume_flow';
 
 COMMENT ON FUNCTION pg_catalog.pg_task_resume_flow(text) IS
     'plan the tasks of a flow again that were stopped, and those that waited for them: how many';

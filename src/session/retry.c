@@ -1,7 +1,8 @@
 /*
  * retry.c
- *		pg_task_cancel and pg_task_retry: stop tasks, or run them again that have failed, if the
- *		caller may UPDATE them; pg_task_interrupt: end one run, if they may signal its process.
+ *		pg_task_cancel, pg_task_resume_flow and pg_task_retry: stop tasks, or run them again that
+ *		were stopped or have failed, if the caller may UPDATE them; pg_task_interrupt: end one run,
+ *		if they may signal its process.
  *
  * Rows are planned again in batches, each in a subtransaction: a key may be taken by a row that the
  * caller cannot see, so only the unique index knows.  A batch that it refuses is halved, until the
@@ -30,11 +31,13 @@
 
 PGDLLEXPORT Datum pg_task_cancel(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_interrupt(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_resume_flow(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_retry(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_retry_all(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_cancel);
 PG_FUNCTION_INFO_V1(pg_task_interrupt);
+PG_FUNCTION_INFO_V1(pg_task_resume_flow);
 PG_FUNCTION_INFO_V1(pg_task_retry);
 PG_FUNCTION_INFO_V1(pg_task_retry_all);
 
@@ -155,6 +158,43 @@ pg_task_interrupt(PG_FUNCTION_ARGS)
 							   id),
 					  NULL);
 	PG_RETURN_BOOL(interrupted);
+}
+
+/* ---- pg_task_resume_flow ---- */
+
+/*
+ * pg_task_resume_flow(flow): plan the tasks of a flow again that were stopped, and what is GONE
+ * because it waited for them.  What is GONE for another end will be so again: a NOTICE tells of
+ * each.  Returns how many.
+ */
+Datum
+pg_task_resume_flow(PG_FUNCTION_ARGS)
+{
+	TableAccess access = table_access_open(ACCESS_ROWS);
+	const char *sql = "UPDATE %s AS t SET state = 'PLAN' WHERE t.flow = $1"
+					  " AND (t.state = 'STOP' OR t.state = 'GONE' AND t.sqlstate = 'TK005')%s";
+	const char *failed = "SELECT t.id, concat('task ', t.id, ' (step ' || to_json(t.step) || ')',"
+						 "       ' is ', t.state, ': ' || left(t.error, 200)) FROM %s AS t"
+						 " WHERE t.flow = $1 AND (t.state = 'FAIL'"
+						 "       OR t.state = 'GONE' AND t.sqlstate <> 'TK005')"
+						 " ORDER BY t.id LIMIT 16";
+	SPIExecuteOptions options = {.params = table_access_param(TEXTOID, PG_GETARG_DATUM(0))};
+	uint64 resumed;
+	uint64 count;
+	uint64 i;
+
+	table_access_check_update(&access, COLUMN_STATE, "change");
+	SPI_connect();
+	resumed = table_access_execute(&access, psprintf(sql, access.table, access.condition), options,
+								   SPI_OK_UPDATE);
+	count = table_access_execute(&access, psprintf(failed, access.rows), options, SPI_OK_SELECT);
+	for (i = 0; i < count; i++)
+		notices_raise(&unchanged, SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 2),
+					  psprintf("SELECT pg_task_retry_dependents(%s) runs it again, and what waited"
+							   " for it.",
+							   SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1)));
+	SPI_finish();
+	PG_RETURN_INT64((int64) resumed);
 }
 
 /* ---- pg_task_retry ---- */

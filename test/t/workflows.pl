@@ -593,6 +593,22 @@ subtest 'a flow is stopped and resumed' => sub {
 	open_gate($node, 'halt');
 	wait_until($node, q{SELECT count(*) = 4 FROM task WHERE flow = 'halt' AND state = 'DONE'});
 
+	# what waits for a task that has failed is GONE again
+	my $fails = insert_task($node, flow => 'failed', step => 'load', request => 'SELECT 1/0');
+	insert_task($node, flow => 'failed', step => 'report', needs => '{load}', request => 'SELECT 1');
+	my $gone = q{SELECT count(*) = 1 FROM task WHERE flow = 'failed' AND state = 'GONE'};
+	wait_until($node, $gone);
+	is(notices_of('postgres', q{SELECT pg_task_resume_flow('failed')}),
+		qq{NOTICE:  task $fails (step "load") is FAIL: division by zero\n}
+		. qq{HINT:  SELECT pg_task_retry_dependents($fails) runs it again, and what waited for it.},
+		'a notice tells of what has failed');
+	wait_until($node, $gone);
+	is(notices_of('bob', q{SELECT pg_task_resume_flow('failed')}), '', 'not of tasks of others');
+	sql("UPDATE task SET request = 'SELECT 1' WHERE id = $fails;
+		SELECT pg_task_retry_dependents($fails)");
+	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE flow = 'failed' AND state = 'DONE'});
+	pass('and its hint runs it');
+
 	my $id = run_task($node, flow => 'halt', role => 'bob',
 		request => q{SELECT pg_task_stop_flow('halt')});
 
