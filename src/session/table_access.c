@@ -571,26 +571,55 @@ pg_task_create(PG_FUNCTION_ARGS)
 }
 
 /*
- * Do what REASSIGN OWNED does, for one table.  What the caller does not own is not changed.  What
- * belongs neither to the former owner of the task table nor to the caller or a superuser may have
- * been made by anybody, with grants that stay.  A table with code of its owner keeps that: it would
- * run with the rights of the new one.
+ * What belongs neither to the former owner of the task table nor to the caller or a superuser may
+ * have been made by anybody, with grants that stay.
+ */
+static bool
+is_foreign(Oid owner, Oid role, Oid former)
+{
+	return owner != role && owner != former && owner != GetUserId() && !superuser_arg(owner);
+}
+
+/* The statements that give those of these tables that are foreign to the role. */
+static char *
+alter_foreign(List *tables, Oid role, Oid former)
+{
+	StringInfoData sql;
+	ListCell *cell;
+
+	initStringInfo(&sql);
+	foreach(cell, tables)
+	{
+		Oid relid = lfirst_oid(cell);
+
+		if (is_foreign(relation_owner(relid), role, former))
+			appendStringInfo(&sql, "ALTER TABLE %s OWNER TO %s; ",
+							 quote_qualified_identifier(
+								 get_namespace_name(get_rel_namespace(relid)), get_rel_name(relid)),
+							 quote_identifier(GetUserNameFromId(role, false)));
+	}
+	return sql.data;
+}
+
+/*
+ * Do what REASSIGN OWNED does, for one of these tables.  What the caller does not own, or is
+ * foreign, is not changed.  A table with code of its owner keeps that: it would run with the rights
+ * of the new one.
  */
 static void
-change_owner(Oid relid, Oid role, Oid former)
+change_owner(Oid relid, List *tables, Oid role, Oid former)
 {
 	Oid owner = relation_owner(relid);
 	char *code;
 
 	if (!has_privs_of_role(GetUserId(), owner))
 		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_TABLE, get_rel_name(relid));
-	if (owner != role && owner != former && owner != GetUserId() && !superuser_arg(owner))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("table \"%s\" belongs to another role, \"%s\"", get_rel_name(relid),
-						GetUserNameFromId(owner, false)),
-				 errhint("DROP or rename it, and pg_task makes its own; or look at what it is,"
-						 " and use ALTER TABLE ... OWNER TO.")));
+	if (is_foreign(owner, role, former))
+		ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+						errmsg("table \"%s\" belongs to another role, \"%s\"", get_rel_name(relid),
+							   GetUserNameFromId(owner, false)),
+						errhint("%safter a look at its rows, grants and triggers, which stay.",
+								alter_foreign(tables, role, former))));
 	ATExecChangeOwner(relid, role, false, AccessExclusiveLock);
 	CommandCounterIncrement();
 	code = owner != role ? owner_code_find(relid, true) : NULL;
@@ -612,6 +641,7 @@ pg_task_change_owner(PG_FUNCTION_ARGS)
 	const char *fault;
 	Relation rel;
 	SideKind kind;
+	List *tables;
 	ListCell *cell;
 	Oid former;
 	Oid task;
@@ -623,16 +653,19 @@ pg_task_change_owner(PG_FUNCTION_ARGS)
 	if (get_rel_name(task) == NULL)
 		task = table_access_find();
 	former = relation_owner(task);
-	change_owner(task, role, former);
+	change_owner(task, NIL, role, former);
 	rel = relation_open(task, NoLock);
-	foreach(cell, relation_members(rel))
-		change_owner(lfirst_oid(cell), role, former);
+	tables = relation_members(rel);
 	relation_close(rel, NoLock);
+	for (kind = 0; kind < SIDE_TABLES; kind++)
+		if (OidIsValid(side_table_find(kind, task)))
+			tables = lappend_oid(tables, side_table_find(kind, task));
+	foreach(cell, tables)
+		change_owner(lfirst_oid(cell), tables, role, former);
 	for (kind = 0; kind < SIDE_TABLES; kind++)
 	{
 		if (!OidIsValid(side_table_find(kind, task)))
 			continue;
-		change_owner(side_table_find(kind, task), role, former);
 		rel = side_table_open(kind, task, role, true, &fault);
 		check_side(kind, task, fault);
 		relation_close(rel, NoLock);
