@@ -105,7 +105,8 @@ subtest 'rows put off, or deleted' => sub {
 		my $session = open_session($node, 'postgres');
 
 		$session->query_until(qr/begun/, "\\echo begun\nCALL pg_task_drain('q');\n");
-		wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query LIKE 'CALL%'
+		wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_activity
+			WHERE backend_type = 'client backend' AND query LIKE 'CALL%'
 			AND wait_event IN ('PgTaskWait', 'Extension')});
 		sql($change);
 		like($session->query_safe('SELECT 7'), qr/0\|0\|0\n7/, $change);
