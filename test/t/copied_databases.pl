@@ -308,6 +308,9 @@ subtest 'an empty copy, and a dump of the schema' => sub {
 	wait_for_table($node, db => 'empty', table => 'task_queue');
 	run_task($node, db => 'empty', request => 'SELECT 0', role => 'developer');
 	sql('CREATE DATABASE twin TEMPLATE empty');
+	# what is inserted before the scheduler has looked counts as copied
+	wait_until($node, q{SELECT state = 'running' FROM pg_stat_task_scheduler()
+		WHERE datname = 'twin'});
 	run_task($node, db => 'twin', request => 'SELECT 1', role => 'developer');
 	pass('a copy with nothing but history runs tasks');
 	is(release('twin'), 'f', 'it is not held back');
@@ -319,6 +322,8 @@ subtest 'an empty copy, and a dump of the schema' => sub {
 	is(run_script($schema, '-U', 'developer', '-d', 'development'), '',
 		'restored by the owner of the database');
 	sql('ALTER DATABASE development IS_TEMPLATE false');
+	wait_until($node, q{SELECT state = 'running' FROM pg_stat_task_scheduler()
+		WHERE datname = 'development'});
 	run_task($node, db => 'development', request => 'SELECT 1', role => 'developer');
 	is(sql_in('development', 'SELECT pg_task_create()'), 'task', 'pg_task_create again');
 	is(script_of('-s', 'development'), $schema, 'its schema is the same as that of the first');
