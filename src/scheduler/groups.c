@@ -444,6 +444,7 @@ void
 groups_scan_found(const TaskGroup *key, const TaskPlace *places, int count, bool complete)
 {
 	QueueGroup *group = name_group(key, places[0]);
+	bool again;
 	bool first;
 
 	Assert(count > 0);
@@ -453,10 +454,10 @@ groups_scan_found(const TaskGroup *key, const TaskPlace *places, int count, bool
 			order_compare_places(&group->places[group->next], &places[0]) == 0;
 	if (!first)
 		end_hold(group->queue);
-	if (group->nmissed > 0 && !complete && !may_read_again(group) &&
-		order_compare_places(&group->missed, &places[0]) == 0)
+	again = complete || may_read_again(group);
+	if (!again && order_compare_places(&group->missed, &places[0]) == 0)
 		insert_place(group, places[0]); /* try it once more, and go on behind what was read */
-	else if (first && !complete && !may_read_again(group))
+	else if (!again && first)
 		group->exhausted = false;
 	else if (first && complete && group->count - group->next == count &&
 			 memcmp(&group->places[group->next], places, count * sizeof(TaskPlace)) == 0)

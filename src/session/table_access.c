@@ -640,6 +640,7 @@ pg_task_change_owner(PG_FUNCTION_ARGS)
 	Oid role = get_role_oid(NameStr(*PG_GETARG_NAME(0)), false);
 	const char *fault;
 	Relation rel;
+	Oid side[SIDE_TABLES];
 	SideKind kind;
 	List *tables;
 	ListCell *cell;
@@ -658,13 +659,16 @@ pg_task_change_owner(PG_FUNCTION_ARGS)
 	tables = relation_members(rel);
 	relation_close(rel, NoLock);
 	for (kind = 0; kind < SIDE_TABLES; kind++)
-		if (OidIsValid(side_table_find(kind, task)))
-			tables = lappend_oid(tables, side_table_find(kind, task));
+	{
+		side[kind] = side_table_find(kind, task);
+		if (OidIsValid(side[kind]))
+			tables = lappend_oid(tables, side[kind]);
+	}
 	foreach(cell, tables)
 		change_owner(lfirst_oid(cell), tables, role, former);
 	for (kind = 0; kind < SIDE_TABLES; kind++)
 	{
-		if (!OidIsValid(side_table_find(kind, task)))
+		if (!OidIsValid(side[kind]))
 			continue;
 		rel = side_table_open(kind, task, role, true, &fault);
 		check_side(kind, task, fault);
