@@ -213,7 +213,8 @@ add_packages() {
 # arguments in `args`. --major N names the server; without, the machine's own. --older N wants an
 # older one beside it, to upgrade from: PG_TASK_OLDER. --assert builds the library with assertions,
 # in a work folder of its own. PG_TASK_OTHER_SOURCES in the environment names a folder with the
-# sources of the other pg_task, for test/t/convert_rekgrpth.pl, or of pgmq, for coming_from.pl.
+# sources of the other pg_task, for test/t/convert_rekgrpth.pl, or of pgmq, for coming_from.pl, or
+# with an installed Citus, for citus.pl.
 enter() {
     if [ -n "${PG_TASK_RUN:-}" ]; then
         begin_run

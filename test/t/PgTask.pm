@@ -485,8 +485,8 @@ sub file_of
 	return $file;
 }
 
-# The command that runs SQL in a session of its own, and stops at an error.  Extra parameters of psql
-# may follow.
+# The command that runs SQL in a session of its own, and stops at an error.  Extra parameters of
+# psql may follow.
 sub psql_command
 {
 	my ($node, $db, $text, @extra) = @_;
@@ -495,8 +495,41 @@ sub psql_command
 		'-f', file_of($text) ];
 }
 
-# The blocks of SQL of a page in docs/: their heading, their sql, and what the last comment of each
-# kind before them says, as <!-- database: by_id -->.
+# Runs a file for psql that is installed with the extension, with these variables; "user": as whom.
+# Returns its exit code, its result and its errors.
+sub run_installed
+{
+	my ($node, $db, $name, %variable) = @_;
+	my ($out, $err) = ('', '');
+	my $user = delete $variable{user} // 'postgres';
+	my $folder = qx(pg_config --sharedir) =~ s/\s*\z//r . '/extension';
+
+	IPC::Run::run([ 'psql', '-XAtq', '-d', $node->connstr($db), '-U', $user,
+		(map { ('-v', "$_=$variable{$_}") } sort keys %variable), '-f', "$folder/$name" ],
+		'>', \$out, '2>', \$err);
+	return ($? >> 8, $out, $err);
+}
+
+# The text of a page in docs/.
+sub manual_page
+{
+	my ($page) = @_;
+
+	return slurp_file("$FindBin::RealBin/../../docs/$page");
+}
+
+# The statements in the last column of its table "Verb by verb".
+sub verbs_of
+{
+	my ($page) = @_;
+	my ($verbs) = manual_page($page) =~ /^## Verb by verb\n(.*?)^## /ms;
+
+	return map { grep { /^[A-Z]+ / } (split / \| /, $_, 2)[1] =~ /`([^`]+)`/g }
+	  grep { /^\|/ } split /\n/, $verbs;
+}
+
+# Its blocks of SQL: their heading, their sql, and what the last comment of each kind before them
+# says, as <!-- database: by_id -->.
 sub blocks_of
 {
 	my ($page) = @_;
@@ -518,45 +551,14 @@ sub blocks_of
 	return @blocks;
 }
 
-# Runs a file for psql that is installed with the extension, with these variables; "user": as whom.
-# Returns its exit code, its result and its errors.
-sub run_installed
-{
-	my ($node, $db, $name, %variable) = @_;
-	my ($out, $err) = ('', '');
-	my $user = delete $variable{user} // 'postgres';
-	my $folder = qx(pg_config --sharedir) =~ s/\s*\z//r . '/extension';
-
-	IPC::Run::run([ 'psql', '-XAtq', '-d', $node->connstr($db), '-U', $user,
-		(map { ('-v', "$_=$variable{$_}") } sort keys %variable), '-f', "$folder/$name" ],
-		'>', \$out, '2>', \$err);
-	return ($? >> 8, $out, $err);
-}
-
-# The text of a page of the manual.
-sub manual_page
-{
-	my ($file) = @_;
-
-	return slurp_file("$FindBin::RealBin/../../docs/$file");
-}
-
-# The statements in the last column of the table "Verb by verb" of a page.
-sub verbs_of
-{
-	my ($page) = @_;
-	my ($verbs) = $page =~ /^## Verb by verb\n(.*?)^## /ms;
-
-	return map { grep { /^[A-Z]+ / } (split / \| /, $_, 2)[1] =~ /`([^`]+)`/g }
-	  grep { /^\|/ } split /\n/, $verbs;
-}
-
-# The blocks of SQL of a page that have a name in a comment before them: a hash.
+# Those that have a name of their own, <!-- block: name -->: a hash.
 sub named_blocks
 {
 	my ($page) = @_;
+	my %sql;
 
-	return $page =~ /^<!-- block: (\w+) -->\n```sql\n(.*?)^```$/msg;
+	$sql{ $_->{block} } //= $_->{sql} for grep { exists $_->{block} } blocks_of($page);
+	return %sql;
 }
 
 # A value as an SQL literal.

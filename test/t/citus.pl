@@ -57,7 +57,8 @@ sub on
 	return sql($query, %opt, node => $node);
 }
 
-# What a node answers, when it can be asked; otherwise ''.  A server that has crashed may be starting.
+# What a node answers, when it can be asked; otherwise ''.  A server that has crashed may be
+# starting.
 sub asked
 {
 	my ($node, $query) = @_;
@@ -101,7 +102,7 @@ on($head, q{
 	CREATE ROLE app LOGIN;
 	CREATE TABLE account (tenant bigint, number int, PRIMARY KEY (tenant, number));
 	SELECT create_distributed_table('account', 'tenant', shard_count => 8)});
-my %block = named_blocks(manual_page('scale-out.md'));
+my %block = named_blocks('scale-out.md');
 $head->command_ok(psql_command($head, 'postgres', $block{mailbox}), 'the block of the page');
 on($head, q{
 	CREATE TABLE effect (tenant bigint, n int);
@@ -120,11 +121,14 @@ sub insert_work
 	my ($first, $last) = @_;
 
 	return qq{INSERT INTO work (tenant, id, queue, input) SELECT n % 50,
-		md5(n::text)::uuid, 'mail', jsonb_build_object('n', n) FROM generate_series($first, $last) AS n
-		ON CONFLICT DO NOTHING};
+		md5(n::text)::uuid, 'mail', jsonb_build_object('n', n)
+		FROM generate_series($first, $last) AS n ON CONFLICT DO NOTHING};
 }
 
 subtest 'a mailbox' => sub {
+	my $count = 'SELECT sum(result::int)
+		FROM run_command_on_workers($$SELECT count(*) FROM task$$)';
+
 	$head->safe_psql('postgres', insert_work(1, 20), extra_params => [ '-U', 'app' ]);
 	wait_until($head, 'SELECT count(*) FROM outcome', expected => 20);
 	is(on($head, q{SELECT count(*) FROM outcome JOIN work USING (tenant, id)
@@ -132,11 +136,9 @@ subtest 'a mailbox' => sub {
 	is(on($head, 'SELECT count(*) FROM task'), 0, 'none is done by the coordinator');
 	is(on($_, q{SELECT DISTINCT role, state FROM task}), 'app|DONE', 'by ' . $_->name)
 	  for $east, $west;
-	is(on($head, 'SELECT sum(result::int) FROM run_command_on_workers($$SELECT count(*) FROM task$$)'),
-		20, 'each is one task');
+	is(on($head, $count), 20, 'each is one task');
 	$head->safe_psql('postgres', insert_work(1, 20), extra_params => [ '-U', 'app' ]);
-	is(on($head, 'SELECT sum(result::int) FROM run_command_on_workers($$SELECT count(*) FROM task$$)'),
-		20, 'planned again, it is still one');
+	is(on($head, $count), 20, 'planned again, it is still one');
 	$head->safe_psql('postgres',
 		q{INSERT INTO work (tenant, queue, input) VALUES (7, 'mail', '{"n": "x"}')},
 		extra_params => [ '-U', 'app' ]);
@@ -190,8 +192,8 @@ subtest 'a shard moves' => sub {
 		wait_until($head, "SELECT count(*) FROM outcome WHERE id = md5('$n')::uuid", expected => 1);
 		is(on($head, "SELECT count(*) FROM effect WHERE n = $n"), 1, 'its work is done once');
 		on($head, insert_work($n + 10, $n + 10) =~ s/n % 50/1/r);
-		wait_until($to, "SELECT state FROM task WHERE input -> 'input' ->> 'n' = '" . ($n + 10) . "'",
-			expected => 'DONE');
+		wait_until($to, "SELECT state FROM task
+			WHERE input -> 'input' ->> 'n' = '" . ($n + 10) . "'", expected => 'DONE');
 		pass('new work is done where the shard is now');
 	}
 };

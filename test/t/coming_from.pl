@@ -40,7 +40,7 @@ sub make_database
 sub run_verbs
 {
 	my ($file, $db, $least) = @_;
-	my @statements = verbs_of(manual_page($file));
+	my @statements = verbs_of($file);
 
 	make_database($db);
 	cmp_ok(scalar @statements, '>=', $least, 'there are statements');
@@ -172,7 +172,7 @@ sub step
 subtest 'jobs of pgAgent' => sub {
 	plan skip_all => 'pgagent is not installed' unless -e $pgagent_control;
 
-	my %block = named_blocks(manual_page('coming-from-pgagent.md'));
+	my %block = named_blocks('coming-from-pgagent.md');
 
 	make_database('shop');
 	sql(q{CREATE EXTENSION pgagent; CREATE FUNCTION selected(size int, VARIADIC numbers int[])
@@ -315,7 +315,7 @@ my $stand_in = q{CREATE SCHEMA pgmq;
 sub check_pgmq
 {
 	my ($db, $make) = @_;
-	my ($move) = values %{ { named_blocks(manual_page('coming-from-pgmq.md')) } };
+	my ($move) = values %{ { named_blocks('coming-from-pgmq.md') } };
 
 	sql_in($db, $make);
 	sql_in($db, q{INSERT INTO task_queue (queue, taker) VALUES ('mail', 'mailer');
@@ -383,7 +383,7 @@ subtest 'from pgmq, with its own functions' => sub {
 };
 
 subtest 'from a table with SKIP LOCKED' => sub {
-	my %block = named_blocks(manual_page('coming-from-skip-locked.md'));
+	my %block = named_blocks('coming-from-skip-locked.md');
 	my $db = 'from_skip_locked';
 
 	run_verbs('coming-from-skip-locked.md', $db, 14);

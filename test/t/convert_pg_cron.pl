@@ -123,7 +123,7 @@ my $tasks = q{SELECT string_agg(concat_ws('|', queue, key, role, coalesce(cron, 
 	WHERE state IN ('PLAN', 'WORK')};
 # As the manual says, in a database of its own.
 subtest 'the statements of the manual' => sub {
-	my @statements = verbs_of($page);
+	my @statements = verbs_of('coming-from-pg-cron.md');
 
 	cmp_ok(scalar @statements, '>', 20, 'there are statements');
 	sql('CREATE DATABASE manual');

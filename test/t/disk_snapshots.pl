@@ -12,7 +12,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $node = new_node('main');
-my ($stop) = slurp_file("$FindBin::RealBin/../../docs/operations.md") =~
+my ($stop) = manual_page('operations.md') =~
 	/^### A snapshot of the disk\n.*?^```sql\n(.*?)^```$/ms;
 
 # What runs and what waits when the copy is made.

@@ -16,7 +16,7 @@ my %expected = ('Waiting for an end' => '42', Mappers => 'PLAN',
 
 my $node = new_node('main', conf => 'pg_task.max_executors = 2');
 my $dir = PostgreSQL::Test::Utils::tempdir();
-my $manual = slurp_file("$FindBin::RealBin/../../docs/applications.md");
+my $manual = manual_page('applications.md');
 my $count = 0;
 
 local $ENV{PGHOST} = $node->host;

@@ -229,8 +229,8 @@ subtest 'the owner changes' => sub {
 		BEGIN; DROP TABLE task_queue; ALTER TABLE mine RENAME TO task_queue; COMMIT');
 	sql_as('thief', 'CREATE TRIGGER trap AFTER INSERT ON task_queue EXECUTE FUNCTION trap()');
 	like(error_of('postgres', q{SELECT pg_task_change_owner('postgres')}),
-		qr/table "task_queue" belongs to another role, "thief"\nHINT:  ALTER TABLE public\.task_queue OWNER TO postgres; after/,
-		'nothing of a third role');
+		qr/table "task_queue" belongs to another role, "thief"
+HINT:  ALTER TABLE public\.task_queue OWNER TO postgres; after/, 'nothing of a third role');
 	sql(q{ALTER TABLE task_queue OWNER TO "O'Hara"});
 	like(error_of('postgres', q{SELECT pg_task_change_owner('postgres')}),
 		qr/table "task_queue" has code .*\nDETAIL: .*trigger trap on/,
@@ -248,13 +248,16 @@ subtest 'the owner changes' => sub {
 		'at once after ALTER TABLE');
 
 	# the task table was given away by itself, and the owner of the others is not the caller
-	sql('CREATE ROLE "old owner"; CREATE ROLE new_owner; GRANT CREATE ON SCHEMA public TO "old owner", new_owner');
+	sql('CREATE ROLE "old owner"; CREATE ROLE new_owner;
+		GRANT CREATE ON SCHEMA public TO "old owner", new_owner');
 	wait_for_queue_table('task_queue', 'postgres');
 	sql('ALTER TABLE task_queue OWNER TO "old owner"; ALTER TABLE task_rate OWNER TO "old owner";
 		ALTER TABLE task OWNER TO new_owner');
 	my ($hint) = error_of('postgres', q{SELECT pg_task_change_owner('new_owner')}) =~ /HINT:  (.*)/;
-	is($hint, 'ALTER TABLE public.task_queue OWNER TO new_owner; ALTER TABLE public.task_rate OWNER TO new_owner;'
-		. ' after a look at its rows, grants and triggers, which stay.', 'the hint has a statement for each');
+	is($hint, 'ALTER TABLE public.task_queue OWNER TO new_owner; '
+		. 'ALTER TABLE public.task_rate OWNER TO new_owner; '
+		. 'after a look at its rows, grants and triggers, which stay.',
+		'the hint has a statement for each');
 	sql($hint =~ s/ after.*//r);
 	wait_for_queue_table('task_queue', 'new_owner');
 	is(sql(q{SELECT pg_task_change_owner('postgres')}), '', 'then one statement changes all again');

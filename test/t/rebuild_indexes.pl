@@ -13,7 +13,7 @@ my $node = new_node('main', conf => q{
 	deadlock_timeout = '20 ms'
 	log_lock_waits = on});
 my ($tables, $indexes) = map { s/relname IN \('document', 'copied'\)/relname IN ('one', 'two')/r }
-  slurp_file("$FindBin::RealBin/../../docs/queues.md") =~
+  manual_page('queues.md') =~
   /^## Rebuild indexes\n.*?^```sql\n(.*?)^```\n.*?^### Single indexes\n.*?^```sql\n(.*?)^```\n/ms;
 
 for (qw(one two))

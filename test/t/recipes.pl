@@ -97,8 +97,8 @@ sub check_retry
 	is_sql(q{SELECT state, attempt, failed, role, start - (failures -> 0 ->> 'stop')::timestamptz
 		>= '1 s' FROM task WHERE queue = 'import'}, 'DONE|2|1|app|t',
 		'tried again a second later');
-	is_sql(q{SELECT a.attempt, a.sqlstate FROM task AS t, pg_task_attempts(t.id) AS a WHERE queue = 'import'},
-		'1|22012', 'and what the first said');
+	is_sql(q{SELECT a.attempt, a.sqlstate FROM task AS t, pg_task_attempts(t.id) AS a
+		WHERE queue = 'import'}, '1|22012', 'and what the first said');
 }
 
 sub is_delivered

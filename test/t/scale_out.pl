@@ -19,7 +19,7 @@ my $conf = q{
 my ($hub, $east, $west) =
   map { new_node($_, init => { allows_streaming => 'logical' }, conf => $conf) } qw(hub east west);
 my %server = (hub => $hub, east => $east, west => $west);
-my %block = named_blocks(manual_page('scale-out.md'));
+my %block = named_blocks('scale-out.md');
 my %unused = map { $_ => 1 } grep { $_ ne 'mailbox' } keys %block;    # that is for citus.pl
 
 # A block of the page, with the addresses of these servers.  "in_west": it says of west what it says

@@ -248,7 +248,7 @@ subtest 'status' => sub {
 
 # Each block of SQL in docs/monitoring.md returns a row, while there is something of each kind.
 subtest 'docs/monitoring.md' => sub {
-	my @blocks = slurp_file("$FindBin::RealBin/../../docs/monitoring.md") =~ /^```sql\n(.*?)^```$/msg;
+	my @blocks = manual_page('monitoring.md') =~ /^```sql\n(.*?)^```$/msg;
 
 	sql('TRUNCATE task');
 	run_task($node, request => 'SELECT 1/0', repeat => '1 day');
