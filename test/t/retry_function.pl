@@ -159,6 +159,49 @@ subtest 'what has waited for it' => sub {
 	sql('TRUNCATE task');
 };
 
+# Those behind it are given up one after another, so some may still wait when it is run again, and
+# are given up while that is written.
+subtest 'what is just being given up' => sub {
+	my $chain = sub {
+		my ($root, @ids) = insert_task($node, request => 'SELECT 1/0', role => 'app',
+			dt => 'infinity');
+
+		push @ids, insert_task($node, request => 'SELECT 1', role => 'app',
+			after => '{' . ($ids[-1] // $root) . '}') for 1 .. 4;
+		return ($root, @ids);
+	};
+	my ($root, @ids) = $chain->();
+	my $scheduler = open_session($node, 'postgres');
+	my $caller = open_session($node, 'postgres', extra_params => [ '-U', 'app' ]);
+
+	# here a session gives up the second one
+	$scheduler->query_safe("BEGIN; SELECT FROM task WHERE id = $ids[1] FOR UPDATE");
+	sql("UPDATE task SET dt = now() WHERE id = $root");
+	wait_for_state($node, $ids[0], 'GONE');
+	sql("UPDATE task SET request = 'SELECT 1' WHERE id = $root");
+	$caller->query_until(qr/asked/,
+		"\\echo asked\nSELECT 'planned', pg_task_retry_dependents($root);\n");
+	becomes_true(q{SELECT count(*) = 1 FROM pg_stat_activity
+		WHERE wait_event_type = 'Lock' AND query LIKE '%retry_dependents%'},
+		'what waits is written, too');
+	$scheduler->query_safe("UPDATE task SET state = 'GONE', sqlstate = 'TK005', waits = NULL
+		WHERE id = $ids[1]; COMMIT");
+	wait_until($node, q{SELECT bool_and(state IN ('DONE', 'GONE')) FROM task});
+	is(states(), 'DONE5', 'it runs again, with what waits behind it');
+	$_->quit for $scheduler, $caller;
+	for (1 .. 10)
+	{
+		($root, @ids) = $chain->();
+		$node->safe_psql('postgres', "UPDATE task SET dt = now() WHERE id = $root;
+			CALL pg_task_wait_for(ARRAY[$root]);
+			UPDATE task SET request = 'SELECT 1' WHERE id = $root;
+			SELECT pg_task_retry_dependents($root)");
+		wait_until($node, q{SELECT bool_and(state IN ('DONE', 'GONE')) FROM task});
+	}
+	is(states(), 'DONE55', 'also at once');
+	sql('TRUNCATE task');
+};
+
 # Why a task is not run again.  Of a row that the caller does not see, it is not told that it is
 # there.
 subtest 'what is said when nothing is done' => sub {
