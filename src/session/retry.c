@@ -165,12 +165,15 @@ pg_task_interrupt(PG_FUNCTION_ARGS)
 /*
  * pg_task_resume_flow(flow): plan the tasks of a flow again that were stopped, and what is GONE
  * because it waited for them.  What is GONE for another end will be so again: a NOTICE tells of
- * each.  Returns how many.
+ * each.  Returns how many.  Those that wait are written first: the scheduler leaves out rows that
+ * have changed since its snapshot, so none is given up meanwhile.
  */
 Datum
 pg_task_resume_flow(PG_FUNCTION_ARGS)
 {
 	TableAccess access = table_access_open(ACCESS_ROWS);
+	const char *keep = "UPDATE %s AS t SET state = 'PLAN'"
+					   " WHERE t.flow = $1 AND t.state = 'PLAN' AND t.waits IS NOT NULL%s";
 	const char *sql = "UPDATE %s AS t SET state = 'PLAN' WHERE t.flow = $1"
 					  " AND (t.state = 'STOP' OR t.state = 'GONE' AND t.sqlstate = 'TK005')%s";
 	const char *failed = "SELECT t.id, concat('task ', t.id, ' (step ' || to_json(t.step) || ')',"
@@ -185,6 +188,8 @@ pg_task_resume_flow(PG_FUNCTION_ARGS)
 
 	table_access_check_update(&access, COLUMN_STATE, "change");
 	SPI_connect();
+	(void) table_access_execute(&access, psprintf(keep, access.table, access.condition), options,
+								SPI_OK_UPDATE);
 	resumed = table_access_execute(&access, psprintf(sql, access.table, access.condition), options,
 								   SPI_OK_UPDATE);
 	count = table_access_execute(&access, psprintf(failed, access.rows), options, SPI_OK_SELECT);

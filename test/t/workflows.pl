@@ -602,12 +602,26 @@ subtest 'a flow is stopped and resumed' => sub {
 		qq{NOTICE:  task $fails (step "load") is FAIL: division by zero\n}
 		. qq{HINT:  SELECT pg_task_retry_dependents($fails) runs it again, and what waited for it.},
 		'a notice tells of what has failed');
-	wait_until($node, $gone);
 	is(notices_of('bob', q{SELECT pg_task_resume_flow('failed')}), '', 'not of tasks of others');
 	sql("UPDATE task SET request = 'SELECT 1' WHERE id = $fails;
+		SELECT pg_task_resume_flow('failed');
 		SELECT pg_task_retry_dependents($fails)");
 	wait_until($node, q{SELECT count(*) = 2 FROM task WHERE flow = 'failed' AND state = 'DONE'});
 	pass('and its hint runs it');
+
+	# what is just being given up goes on, too
+	sql(q{INSERT INTO task (flow, step, needs, request, dt) SELECT 'chain', 's' || i,
+		CASE WHEN i > 1 THEN ARRAY['s' || i - 1] END, 'SELECT 1',
+		CASE WHEN i > 1 THEN now() ELSE 'infinity' END FROM generate_series(1, 200) AS i});
+	my $third = sql(q{SELECT id FROM task WHERE flow = 'chain' AND step = 's3'});
+	$node->safe_psql('postgres', qq{UPDATE task SET state = 'STOP', dt = now()
+		WHERE flow = 'chain' AND step = 's1';
+		CALL pg_task_wait_for(ARRAY[$third]);
+		SELECT pg_task_resume_flow('chain')});
+	wait_until($node, q{SELECT bool_and(state IN ('DONE', 'GONE')) FROM task
+		WHERE flow = 'chain'});
+	is(sql(q{SELECT count(*) FROM task WHERE flow = 'chain' AND state = 'DONE'}), 200,
+		'also at once');
 
 	my $id = run_task($node, flow => 'halt', role => 'bob',
 		request => q{SELECT pg_task_stop_flow('halt')});
