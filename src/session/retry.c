@@ -50,6 +50,9 @@ PG_FUNCTION_INFO_V1(pg_task_retry_all);
 /* A run of a schedule that has failed: the next one, which is planned, has its key. */
 #define KEY_TAKEN "another task has its key"
 
+/* Runs of a schedule that are looked at, to find the one that waits or runs. */
+#define CHAIN_MAX 1000
+
 /* ---- why nothing has changed ---- */
 
 /* Static, because a statement may call a function for many tasks. */
@@ -57,11 +60,11 @@ static Notices unchanged;
 
 /*
  * Tell why a function has not changed a task.  "reason" is an expression of its row t, as the
- * current user sees it; if that is NULL, it is "otherwise".
+ * current user sees it; if that is NULL, it is "otherwise".  "hint" may be NULL.
  */
 static void
 tell_unchanged(const TableAccess *access, int64 id, const char *what, const char *reason,
-			   const char *otherwise)
+			   const char *otherwise, const char *hint)
 {
 	char *sql = psprintf("SELECT (%s)::text FROM %s AS t WHERE t.id = $1", reason, access->rows);
 	SPIExecuteOptions options = {.params = table_access_param(INT8OID, Int64GetDatum(id))};
@@ -77,10 +80,40 @@ tell_unchanged(const TableAccess *access, int64 id, const char *what, const char
 				  strcmp(told, KEY_TAKEN) == 0
 					  ? "To run it now, use pg_task_run_now for a schedule, or UPDATE the \"dt\" of"
 						" that task."
-					  : NULL);
+					  : hint);
 }
 
 /* ---- pg_task_cancel ---- */
+
+/*
+ * The schedule of a task that has ended may go on, as a later row: return a hint that names it, if
+ * the caller sees it, or NULL.
+ */
+static const char *
+hint_of_next_run(const TableAccess *access, int64 id)
+{
+	const char *sql =
+		"WITH RECURSIVE c (id, state, next, n) AS ("
+		"SELECT t.id, t.state, t.next, 1 FROM %s AS t"
+		" WHERE t.id = $1 AND t.state NOT IN ('PLAN', 'WORK')"
+		" UNION ALL SELECT r.id, r.state, r.next, c.n + 1"
+		"  FROM c CROSS JOIN LATERAL (SELECT t.id, t.state, t.next FROM %s AS t"
+		"                              WHERE t.id = c.next LIMIT 1) AS r"
+		" WHERE c.state NOT IN ('PLAN', 'WORK') AND c.n < %d) "
+		"SELECT CASE WHEN c.state IN ('PLAN', 'WORK')"
+		"            THEN format('Its schedule goes on: the next run is task %%s.', c.id)"
+		"            WHEN c.n = %d AND c.next IS NOT NULL"
+		"            THEN 'If its schedule goes on, pg_task_repeating() has the next run.' END"
+		"  FROM c ORDER BY c.n DESC LIMIT 1";
+	SPIExecuteOptions options = {.params = table_access_param(INT8OID, Int64GetDatum(id))};
+
+	if (notices_told(&unchanged) == NOTICES_MAX || !table_access_reads(access, COLUMN_NEXT) ||
+		table_access_execute(access,
+							 psprintf(sql, access->rows, access->rows, CHAIN_MAX, CHAIN_MAX),
+							 options, SPI_OK_SELECT) == 0)
+		return NULL;
+	return SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
+}
 
 /*
  * pg_task_cancel(id): stop a waiting or running task of this database that the caller may UPDATE.
@@ -104,7 +137,7 @@ pg_task_cancel(PG_FUNCTION_ARGS)
 			&access, PG_GETARG_INT64(0), "stopped",
 			"CASE WHEN t.state = 'STOP' THEN 'it was stopped before'"
 			"     WHEN t.state NOT IN ('PLAN', 'WORK') THEN 'it has ended, ' || t.state END",
-			KEPT);
+			KEPT, hint_of_next_run(&access, PG_GETARG_INT64(0)));
 	SPI_finish();
 	PG_RETURN_BOOL(stopped);
 }
@@ -326,7 +359,8 @@ tell_not_retried(const Retry *retry, int64 id)
 				   retry->refused == ERRCODE_UNIQUE_VIOLATION ? KEY_TAKEN
 				   : retry->refused == ERRCODE_LOCK_NOT_AVAILABLE
 					   ? "another transaction has locked its row, or uses its key"
-					   : KEPT);
+					   : KEPT,
+				   NULL);
 }
 
 /*

@@ -359,7 +359,21 @@ table_access_check_update(const TableAccess *access, TaskColumn which, const cha
 		forbid(access, "UPDATE", purpose);
 }
 
-/* The same, unless the caller may INSERT all columns. */
+/*
+ * Is this column there, and may the caller SELECT it?  For what is told beside the result, which
+ * needs no privilege for that.
+ */
+bool
+table_access_reads(const TableAccess *access, TaskColumn which)
+{
+	AttrNumber column = get_attnum(access->relid, task_columns[which].name);
+
+	return column != InvalidAttrNumber &&
+		   (pg_class_aclcheck(access->relid, GetUserId(), ACL_SELECT) == ACLCHECK_OK ||
+			pg_attribute_aclcheck(access->relid, column, GetUserId(), ACL_SELECT) == ACLCHECK_OK);
+}
+
+/* Raise an error unless the caller may INSERT all columns. */
 void
 table_access_check_insert(const TableAccess *access, const char *purpose)
 {

@@ -268,6 +268,28 @@ subtest 'the result of pg_task_cancel' => sub {
 	}
 	is(notices_of('bob', 'SELECT pg_task_cancel(-1)'),
 		'NOTICE:  task -1 is not stopped: you see no such task', 'no task');
+
+	# a run of a schedule that goes on, or has gone on for long
+	my ($first) = row_in('DONE');
+	my ($last) = row_in('STOP');
+	my $next = insert_task($node, role => 'ann', dt => 'infinity', repeat => '1 h',
+		request => 'SELECT 1');
+	my $told = "NOTICE:  task $first is not stopped: it has ended, DONE";
+
+	sql("UPDATE task SET next = $last WHERE id = $first; UPDATE task SET next = $next"
+		. " WHERE id = $last");
+	is(notices_of('ann', "SELECT pg_task_cancel($first)"),
+		"$told\nHINT:  Its schedule goes on: the next run is task $next.", 'its next run');
+	sql("UPDATE task SET role = 'bob' WHERE id = $next");
+	is(notices_of('ann', "SELECT pg_task_cancel($first)"), $told, 'not one that is hidden');
+	sql("UPDATE task SET next = $first WHERE id = $last");
+	like(notices_of('ann', "SELECT pg_task_cancel($first)"),
+		qr/^\Q$told\E\nHINT:  If its schedule goes on, pg_task_repeating\(\) has/, 'a long chain');
+	sql('REVOKE SELECT ON task FROM ann; GRANT SELECT (id, state) ON task TO ann');
+	is(notices_of('ann', "SELECT pg_task_cancel($first)"), $told, 'without SELECT of the next');
+	sql('REVOKE SELECT (id, state) ON task FROM ann; GRANT SELECT ON task TO ann');
+	sql("DELETE FROM task WHERE id IN ($first, $last, $next)");
+
 	($id) = row_in('PLAN');
 	sql(qq{CREATE SCHEMA evil; CREATE TABLE evil.task (id bigint, state text, role name);
 		INSERT INTO evil.task VALUES ($id, 'PLAN', 'ann');
