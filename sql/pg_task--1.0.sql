@@ -724,7 +724,8 @@ CREATE FUNCTION pg_catalog.pg_task_failures(
         OUT first timestamptz, OUT last timestamptz, OUT ids bigint[])
     RETURNS SETOF record
     LANGUAGE pg_task_report VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
-SELECT t.queue COLLATE "C", t.sqlstate, CASE WHEN $2 THEN
+-- What is GONE for another task is a consequence: last, and whatever the ids in its error.
+SELECT t.queue COLLATE "C", t.sqlstate, CASE WHEN $2 OR t.sqlstate = 'TK005' THEN
                regexp_replace(regexp_replace(left(t.error, 1000), '"[^"]*"', '"..."', 'g'),
                               '[0-9]+', 'N', 'g') ELSE t.error END,
        count(*), min(t.stop), max(t.stop),
@@ -732,7 +733,7 @@ SELECT t.queue COLLATE "C", t.sqlstate, CASE WHEN $2 THEN
   FROM {rows} AS t
  WHERE (t.state = 'FAIL' OR t.state = 'GONE' AND t.sqlstate IS NOT NULL)
    AND t.stop >= clock_timestamp() - $1
- GROUP BY 1, 2, 3 ORDER BY 4 DESC, 6 DESC
+ GROUP BY 1, 2, 3 ORDER BY t.sqlstate IS NOT DISTINCT FROM 'TK005', 4 DESC, 6 DESC
 $$;
 
 COMMENT ON FUNCTION pg_catalog.pg_task_failures(interval, boolean) IS

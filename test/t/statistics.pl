@@ -169,6 +169,12 @@ subtest 'failures' => sub {
 		'letter N to "..." not found|3', 'without numbers and names');
 	is(sql(q{SELECT count(*) FROM pg_task_failures() WHERE sqlstate = 'P0001'}), 3, 'or with them');
 	is(sqlstate_of('app', q{SELECT pg_task_failures('0', true)}), '22023', 'of no time');
+
+	# what is GONE for other tasks hides no cause, however many there are
+	ended(20, queue => q{'q'}, state => q{'GONE'}, sqlstate => q{'TK005'}, stop => 'now()',
+		error => q{format('task %s, for which this one waited, is FAIL', i)});
+	is(sql(q{SELECT sqlstate, error, count FROM pg_task_failures() OFFSET 5}),
+		'TK005|task N, for which this one waited, is FAIL|20', 'consequences are last, and one');
 };
 
 subtest 'repeating tasks' => sub {
