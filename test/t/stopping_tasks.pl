@@ -292,6 +292,27 @@ subtest 'claimed tasks that have not begun' => sub {
 	apply_conf($node, 'pg_task.role_executors = 0');
 };
 
+# What docs/running.md says of a request that catches each cancel, from the role of the task.
+subtest 'a task that does not end' => sub {
+	sql(q{CREATE ROLE member LOGIN; GRANT SELECT, INSERT, UPDATE ON task TO member;
+		CREATE SEQUENCE cancels; GRANT USAGE ON SEQUENCE cancels TO member});
+	my ($block) = manual_page('running.md') =~ /^### A task that does not end\n.*?^```sql\n(.*?)^```/ms;
+	my $deaf = insert_task($node, role => 'member', timeout => '1 s',
+		request => q{DO $$ BEGIN LOOP BEGIN PERFORM pg_sleep(600);
+		EXCEPTION WHEN query_canceled THEN PERFORM nextval('cancels'); END; END LOOP; END $$});
+	my ($cancel, $end) = split /(?<=;)\n/, $block =~ s/\b42\b/$deaf/gr;
+
+	wait_until($node, 'SELECT last_value > 3 FROM cancels');
+	ok(1, 'it has caught its timeout, again and again');
+	is(sql_as('member', $cancel), 't', 'it is stopped');
+	my $why = sql_as('member', "SELECT pg_task_why($deaf)");
+	like($why, qr/^STOP, but its run in pid \d+ has not ended yet$/, 'and has not ended');
+	is(sql_as('member', $end), 't', 'its process is ended');
+	wait_for_running($node, 0, id => $deaf);
+	wait_until($node, "SELECT pg_task_why($deaf) LIKE 'it has ended: STOP%'");
+	is(task($node, $deaf, 'state, attempt'), 'STOP|1', 'it stays STOP, and has run once');
+};
+
 # STOP survives a crash of the server, for a task that was running (and ignores cancels) and for
 # one that was waiting.
 subtest 'STOP survives the end of the server' => sub {
