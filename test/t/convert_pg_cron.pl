@@ -137,6 +137,7 @@ subtest 'the statements of the manual' => sub {
 		coalesce(cron, repeat::text), timezone, hold), ', ' ORDER BY coalesce(key, request)
 		COLLATE "C") FROM task WHERE coalesce(cron, repeat::text) IS NOT NULL AND next IS NULL}),
 		join(', ', 'VACUUM|postgres|PLAN|0 3 * * *|GMT',
+			'later|postgres|PLAN|0 3 * * *|GMT|not active',
 			'nightly|postgres|PLAN|0 4 * * *|GMT', 'often|postgres|PLAN|00:00:30',
 			'payroll|postgres|STOP|0 12 L * *|GMT', 'report|app|PLAN|0 5 * * *'),
 		'what they have made');
