@@ -165,7 +165,7 @@ work_begin_writing(const char *activity, bool wait)
 
 	work_begin(activity);
 	if (wait)
-		LockRelationOid(relid, RowExclusiveLock);
+		relation_lock(relid, RowExclusiveLock);
 	else if (!ConditionalLockRelationOid(relid, RowExclusiveLock))
 	{
 		work_end();

@@ -301,6 +301,7 @@ typedef struct DatabaseFigures
 	SchedulerState state;
 	int proc;
 	Oid relid;
+	bool prepared; /* its scheduler has prepared the table */
 	bool wants;
 	MonoTime wants_since;
 	int64 figures[SCHEDULER_FIGURES];
@@ -320,7 +321,9 @@ copy_slot(SharedScheduler *slot, DatabaseFigures *figures)
 	figures->wants = slot->wants;
 	figures->wants_since = slot->wants_since;
 	LWLockAcquire(slot->lock, LW_SHARED);
-	figures->relid = slot->relid;
+	figures->prepared = OidIsValid(slot->relid);
+	if (figures->prepared)
+		figures->relid = slot->relid;
 	LWLockRelease(slot->lock);
 	/* before it has attached, they are of an earlier process */
 	for (which = 0; which < SCHEDULER_FIGURES && slot->proc != SHARED_NO_PROC; which++)
@@ -388,7 +391,7 @@ state_text(const DatabaseFigures *figures, TimestampTz now)
 	{
 		if (figures->state == SCHEDULER_LEAVING)
 			return "leaving";
-		if (figures->state == SCHEDULER_STARTING || !OidIsValid(figures->relid))
+		if (figures->state == SCHEDULER_STARTING || !figures->prepared)
 			return "starting";
 		if (database->found.away)
 			return "held back";

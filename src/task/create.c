@@ -342,10 +342,14 @@ check_may_create(Oid schema, Oid user)
 static Oid
 claim_table(Oid relid, Oid caller)
 {
-	Relation rel = relation_open(relid, AccessShareLock);
-	Oid owner = rel->rd_rel->relowner;
-	char *fault = relation_fault(rel, task_columns, TASK_COLUMNS);
+	Relation rel;
+	Oid owner;
+	char *fault;
 
+	relation_lock(relid, AccessShareLock);
+	rel = relation_open(relid, NoLock);
+	owner = rel->rd_rel->relowner;
+	fault = relation_fault(rel, task_columns, TASK_COLUMNS);
 	if (fault)
 	{
 		bool other = relation_is_rekgrpth(rel);

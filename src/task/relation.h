@@ -150,6 +150,7 @@ extern char *columns_fault(Relation rel, const ColumnDefinition *columns, int co
  */
 #define ERRCODE_TABLE_CHANGED MAKE_SQLSTATE('p', 't', '0', '0', '1')
 
+extern void relation_lock(Oid relid, LOCKMODE mode);
 extern Oid relation_root(Oid relid);
 extern List *relation_members(Relation rel);
 extern List *relation_parents(Oid relid);

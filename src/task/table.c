@@ -342,9 +342,9 @@ table_lock(const TaskTable *table, LOCKMODE mode)
 	int i;
 
 	Assert(IsTransactionState());
-	LockRelationOid(table->relid, mode);
+	relation_lock(table->relid, mode);
 	for (i = 0; i < table->nmembers; i++)
-		LockRelationOid(table->members[i], mode);
+		relation_lock(table->members[i], mode);
 }
 
 /*

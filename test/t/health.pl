@@ -211,6 +211,19 @@ subtest 'errors' => sub {
 		expected => 'table public.task_queue is locked, so nothing is known of its tasks');
 	pass('it does not wait for a lock');
 	$session->query_safe('COMMIT');
+
+	# the scheduler prepares the task table again after its error, and cannot
+	my $pid = $session->query_safe('SELECT pg_backend_pid()');
+	$session->query_safe('BEGIN; LOCK TABLE task');
+	wait_until($node, q{SELECT count(*) FROM pg_stat_task_scheduler() WHERE state = 'starting'
+		AND datname = 'postgres' AND error LIKE '%lock timeout%'}, expected => 1);
+	is(sql(q{SET statement_timeout = '30 s'; SELECT problem, hint FROM pg_task_health()
+		WHERE problem LIKE 'table %'}),
+		"table public.task is locked, so nothing is known of its tasks|pid $pid",
+		'it goes on naming who has locked the task table');
+	like(sql(q{SELECT error FROM pg_stat_task_scheduler() WHERE datname = 'postgres'}),
+		qr/lock timeout: Table "task" is locked by process $pid\.$/, 'so does the error');
+	$session->query_safe('COMMIT');
 	$session->quit;
 };
 

@@ -170,12 +170,14 @@ subtest 'the table is locked' => sub {
 
 # ALTER TABLE waits for a reader, and everybody waits for ALTER TABLE.
 subtest 'ALTER TABLE waits for a reader' => sub {
+	my $position = log_position($node);
 	$locker->query_safe('BEGIN; SELECT FROM task LIMIT 1');
 	$other->query_until(qr/sent/,
 		"\\echo sent\nALTER TABLE task ADD COLUMN mine text DEFAULT 'x';\n");
 	wait_until($node,
 		q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query LIKE '%ADD COLUMN mine%'
 		AND wait_event_type = 'Lock'});
+	wait_for_log_line($node, qr/DETAIL:  Next to lock table "task": process \d+\./, $position);
 	flows('ALTER TABLE that waits', 'postgres');
 	calm('ALTER TABLE that waits');
 	$locker->query_safe('COMMIT');
