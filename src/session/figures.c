@@ -302,8 +302,6 @@ typedef struct DatabaseFigures
 	int proc;
 	Oid relid;
 	bool prepared; /* its scheduler has prepared the table */
-	bool wants;
-	MonoTime wants_since;
 	int64 figures[SCHEDULER_FIGURES];
 	int executors;
 	int busy;
@@ -318,8 +316,6 @@ copy_slot(SharedScheduler *slot, DatabaseFigures *figures)
 	figures->has_slot = true;
 	figures->state = slot->state;
 	figures->proc = slot->proc;
-	figures->wants = slot->wants;
-	figures->wants_since = slot->wants_since;
 	LWLockAcquire(slot->lock, LW_SHARED);
 	figures->prepared = OidIsValid(slot->relid);
 	if (figures->prepared)
@@ -421,6 +417,8 @@ fill_row(ResultRow *row, TupleDesc desc, const DatabaseFigures *figures, ClockNo
 	const SharedError *error = &figures->database.found.error;
 	const int64 *published = figures->figures;
 	TimestampTz next = figures->database.found.due; /* as its last scheduler has left it */
+	MonoTime wants_since = figures->database.wants_since;
+	const char *state = state_text(figures, now.wall);
 	DatabaseInfo database;
 
 	if (!find_database(figures->database.database, &database))
@@ -429,7 +427,7 @@ fill_row(ResultRow *row, TupleDesc desc, const DatabaseFigures *figures, ClockNo
 	set_name(row, "datname", NameStr(database.name));
 	if (OidIsValid(figures->relid))
 		result_row_set(row, "relid", ObjectIdGetDatum(figures->relid));
-	result_row_set(row, "state", CStringGetTextDatum(state_text(figures, now.wall)));
+	result_row_set(row, "state", CStringGetTextDatum(state));
 	if (figures->has_slot && figures->proc != SHARED_NO_PROC)
 	{
 		result_row_set(row, "pid", Int32GetDatum(GetPGProcByNumber(figures->proc)->pid));
@@ -449,9 +447,10 @@ fill_row(ResultRow *row, TupleDesc desc, const DatabaseFigures *figures, ClockNo
 		result_row_set(row, "next_due", TimestampTzGetDatum(next));
 	result_row_set(row, "executors", Int32GetDatum(figures->executors));
 	result_row_set(row, "busy", Int32GetDatum(figures->busy));
-	if (figures->has_slot && figures->wants)
+	/* a database that is not served any more may have left one */
+	if (wants_since.us != 0 && (figures->has_slot || strcmp(state, "waiting") == 0))
 		result_row_set(row, "wants_since",
-					   TimestampTzGetDatum(now.wall - (now.mono.us - figures->wants_since.us)));
+					   TimestampTzGetDatum(now.wall - (now.mono.us - wants_since.us)));
 	/* it may quote what is in rows */
 	if (error->at != 0 && database.is_open)
 	{

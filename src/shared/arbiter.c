@@ -74,13 +74,18 @@ void
 arbiter_want(SharedScheduler *me, bool wants, Oid role)
 {
 	MonoTime now = clock_mono();
+	SharedDatabase *database;
 	int i;
 
 	Assert(me->proc == COMPAT_MY_PROC);
 	/* read without the lock: only this process writes them */
-	if (me->wants == wants && me->wants_role == role)
+	if (me->told && me->wants == wants && me->wants_role == role)
 		return;
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	database = shared_database_find(me->database);
+	if (database && (!wants || database->wants_since.us == 0))
+		database->wants_since = wants ? now : CLOCK_LONG_AGO;
+	me->told = true;
 	if (me->wants != wants)
 		me->wants_since = now;
 	if (OidIsValid(me->wants_role) != OidIsValid(role))

@@ -160,7 +160,7 @@ typedef struct SharedScheduler
 	 * "asked": by the supervisor in scheduler_ended (own: it does not change while the slot is
 	 * free, and only the supervisor reserves it).
 	 *
-	 * "wants", "wants_role" and "isolated": by the scheduler (own).
+	 * "wants", "told", "wants_role" and "isolated": by the scheduler (own).
 	 *
 	 * "state", "proc" and "database": by the postmaster when all processes are gone; see crash.c.
 	 */
@@ -171,6 +171,7 @@ typedef struct SharedScheduler
 	int proc;	/* SHARED_NO_PROC until the process has attached */
 	bool asked; /* the state was LEAVING when the slot was released */
 	bool wants; /* it has tasks to start, but no executor for them */
+	bool told;	/* it has said whether it wants: until then, what its predecessor said holds */
 	MonoTime wants_since;
 	Oid wants_role; /* it needs an executor of this role, which has as many as it may; or InvalidOid
 					 */
@@ -241,6 +242,8 @@ typedef struct SharedDatabase
 {
 	Oid database;	 /* InvalidOid: free */
 	MonoTime marked; /* since when something waits for a scheduler; 0: nothing does */
+	/* since when its schedulers, which may take turns, want an executor; 0: the last one did not */
+	MonoTime wants_since;
 	SharedFindings found;
 } SharedDatabase;
 

@@ -117,7 +117,8 @@ scheduler_slot_reserve(Oid database, Oid user)
 		slot->generation++;
 		slot->database = database;
 		slot->user = user;
-		slot->asked = slot->wants = slot->isolated = slot->wants_isolated = slot->innocent = false;
+		slot->asked = slot->wants = slot->told = false;
+		slot->isolated = slot->wants_isolated = slot->innocent = false;
 		slot->wants_role = InvalidOid;
 		slot->granted = CLOCK_LONG_AGO;
 		pg_atomic_write_u64(&slot->renewed, 0);

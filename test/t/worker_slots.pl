@@ -129,6 +129,27 @@ subtest 'pg_task.database' => sub {
 	pass('pg_task.max_schedulers is kept, and schedulers rotate');
 };
 
+# One place, and one executor, which is busy: since when another database waits for one is known
+# while schedulers take turns.
+subtest 'a database that waits for an executor' => sub {
+	$node->append_conf('postgresql.conf', 'max_worker_processes = 4');
+	$node->restart;
+	insert_task($node, request => "SELECT hold('place')") for 1 .. 2;
+	wait_until($node, q{SELECT count(*) = 1 FROM task WHERE state = 'WORK'});
+	insert_task($node, db => 'db1', request => 'SELECT 1');
+	my $figures = q{FROM pg_stat_task_scheduler() WHERE datname = 'db1' AND wants_since IS NOT NULL};
+	wait_until($node, "SELECT count(*) = 1 $figures AND begun IS NOT NULL");
+	my ($begun, $since) = split /\|/, sql("SELECT max(begun), max(wants_since) $figures");
+	wait_until($node, "SELECT count(*) = 1 $figures AND state = 'waiting'");
+	wait_until($node, "SELECT count(*) = 1 $figures AND begun > '$begun'");
+	is(sql("SELECT wants_since - '$since' < '0.5 s' $figures"), 't', 'its next scheduler goes on');
+	open_gate($node, 'place');
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state <> 'DONE'}, db => $_)
+	  for qw(db1 postgres);
+	wait_until($node, "SELECT count(*) = 0 $figures");
+	pass('it has got one');
+};
+
 # Too few for one executor: the log says so.
 subtest 'too few slots for an executor' => sub {
 	$position = log_position($node);
