@@ -831,6 +831,29 @@ begin_serving(void)
 		pg_atomic_write_u64(&Shared->serving_since, (uint64) since);
 }
 
+/*
+ * Tell at the start if there are fewer worker slots than executors.  Schedulers never try to start
+ * more than there are slots, so that nothing else in the log says so.
+ */
+static void
+report_slots(void)
+{
+	int slots = arbiter_slots();
+	int most = Max(slots - 1, 1); /* beside one scheduler */
+
+	if (slots <= 0)
+		ereport(WARNING, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+						  errmsg("there are too few worker slots for pg_task to run tasks"),
+						  errhint("Increase \"max_worker_processes\".")));
+	else if (most < Settings.max_executors)
+		ereport(LOG, (errmsg("pg_task can start at most %d of %d executors, because"
+							 " \"max_worker_processes\" is %d",
+							 most, Settings.max_executors, max_worker_processes),
+					  errhint("Increase it to at least %d, and one more for each further database,"
+							  " or lower \"pg_task.max_executors\".",
+							  max_worker_processes - slots + 1 + Settings.max_executors)));
+}
+
 /* Connect, and take over from a supervisor that has exited. */
 static void
 attach_supervisor(void)
@@ -847,10 +870,7 @@ attach_supervisor(void)
 	begin_serving();
 	publish_configured();
 	stop_leftover_schedulers();
-	if (arbiter_slots() <= 0)
-		ereport(WARNING, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-						  errmsg("there are too few worker slots for pg_task to run tasks"),
-						  errhint("Increase \"max_worker_processes\".")));
+	report_slots();
 }
 
 void

@@ -132,8 +132,13 @@ subtest 'pg_task.database' => sub {
 # One place, and one executor, which is busy: since when another database waits for one is known
 # while schedulers take turns.
 subtest 'a database that waits for an executor' => sub {
+	my $fewer = qr/LOG:  pg_task can start at most 1 of 4 executors.*HINT:  .*to at least 8,/s;
+
+	unlike(log_since($node, 0), qr/pg_task can start at most/, 'all executors had slots');
+	$position = log_position($node);
 	$node->append_conf('postgresql.conf', 'max_worker_processes = 4');
 	$node->restart;
+	wait_for_log_line($node, $fewer, $position);
 	insert_task($node, request => "SELECT hold('place')") for 1 .. 2;
 	wait_until($node, q{SELECT count(*) = 1 FROM task WHERE state = 'WORK'});
 	insert_task($node, db => 'db1', request => 'SELECT 1');
