@@ -156,6 +156,7 @@ typedef struct SupervisorProcess
 	int visit;				/* shortest time between two visits (ms) */
 	MonoTime look;			/* what schedulers have found that were started earlier need not hold */
 	bool lacks_standby;		/* as was logged last */
+	bool takes_turns;		/* databases do: the same */
 	Reports unusable;		/* entries of pg_task.database that cannot be used */
 
 	/* when the catalogs are read again at the latest, and what was known when they were read */
@@ -521,6 +522,33 @@ set_crowded(bool crowded)
 }
 
 /*
+ * Is it still to be found out whether this database has a task table?  Not if its first scheduler
+ * takes long to prepare it.  The caller holds the directory lock.
+ */
+static bool
+is_unseen(const DatabaseEntry *entry, MonoTime now)
+{
+	const SharedFindings *found = &entry->shared->found;
+
+	if (found->absent || OidIsValid(found->relid) ||
+		shared_database_is_disabled(entry->wanted.database, found))
+		return false;
+	return entry->started.us == 0 || (entry->slot && !clock_exceeds(entry->started, now, START_MS));
+}
+
+/* Log that databases take turns, once while they do. */
+static void
+report_turns(bool crowded, int databases)
+{
+	if (crowded && !MySupervisor.takes_turns)
+		ereport(LOG, (errmsg("%d databases take turns at having a scheduler of pg_task: there are"
+							 " places for %d",
+							 databases, arbiter_places()),
+					  errhint("Increase \"max_worker_processes\", or set \"pg_task.database\".")));
+	MySupervisor.takes_turns = crowded;
+}
+
+/*
  * Compute when each database without a scheduler needs one.  Without crowding all that have a table
  * and are not disabled do.
  */
@@ -529,6 +557,7 @@ compute_needs(int places, ClockNow now)
 {
 	int needing = 0;
 	int served = 0;
+	bool unseen = false;
 	bool crowded;
 	ListCell *cell;
 
@@ -543,6 +572,7 @@ compute_needs(int places, ClockNow now)
 			served++;
 		else
 			needing += !shared_database_is_disabled(entry->wanted.database, &entry->shared->found);
+		unseen |= is_unseen(entry, now.mono);
 	}
 	crowded = needing > Max(places, 0);
 	foreach(cell, MySupervisor.databases)
@@ -552,11 +582,9 @@ compute_needs(int places, ClockNow now)
 		entry->need = entry->slot ? CLOCK_NEVER : compute_need(entry, crowded, now);
 	}
 	LWLockRelease(Shared->directory);
-	if (crowded && !Shared->crowded && needing + served > arbiter_places())
-		ereport(LOG, (errmsg("%d databases take turns at having a scheduler of pg_task: there are"
-							 " places for %d",
-							 needing + served, arbiter_places()),
-					  errhint("Increase \"max_worker_processes\", or set \"pg_task.database\".")));
+	/* how many do is known when somebody has looked at each */
+	if (!unseen)
+		report_turns(crowded && needing + served > arbiter_places(), needing + served);
 	set_crowded(crowded);
 }
 

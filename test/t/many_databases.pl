@@ -219,4 +219,28 @@ subtest 'another supervisor' => sub {
 		'it looks at each database', db => 'renamed');
 };
 
+# At the start nobody knows which databases have a table: those that have none do not take turns.
+subtest 'what the log says of turns' => sub {
+	$node->stop;
+	my $few = new_node('few', conf => 'max_worker_processes = 8');
+	my $state = 'FROM pg_stat_task_scheduler() WHERE state';
+	my $position;
+
+	$few->append_conf('postgresql.conf', 'pg_task.create_table = off');
+	$few->reload;
+	wait_until($few, 'SHOW pg_task.create_table', expected => 'off');
+	sql("CREATE DATABASE few$_", node => $few) for 1 .. 5;
+	$position = log_position($few);
+	$few->restart;
+	wait_until($few, "SELECT count(*) $state = 'no table'", expected => 5);
+	wait_until($few, "SELECT count(*) $state = 'running'", expected => 1);
+	unlike(log_since($few, $position), qr/take turns/, 'one has a table');
+	$few->append_conf('postgresql.conf', 'pg_task.create_table = on');
+	$position = log_position($few);
+	$few->restart;
+	wait_for_log_line($few,
+		qr/6 databases take turns at having a scheduler of pg_task: there are places for 3/, $position);
+	unlike(log_since($few, $position), qr/take turns.*take turns/s, 'all have one');
+};
+
 done_testing();
