@@ -24,10 +24,7 @@
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_type.h"
 #include "commands/defrem.h"
-#include "lib/stringinfo.h"
-#include "miscadmin.h"
 #include "storage/lmgr.h"
-#include "storage/lock.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
@@ -139,76 +136,24 @@ relation_is_rekgrpth(Relation rel)
 
 /* ---- relations ---- */
 
-/* A lock that this process waits for. */
-typedef struct AwaitedLock
-{
-	const char *name;
-	LOCKTAG tag;
-	LOCKMODE mode;
-} AwaitedLock;
-
-/* Add a process to a list for a message. */
+/* Error context callback: which table could not be locked in time? */
 static void
-add_process(StringInfo list, int pid)
+name_locked(void *name)
 {
-	appendStringInfo(list, list->len > 0 ? ", " : "");
-	appendStringInfo(list, pid > 0 ? "process %d" : "a prepared transaction", pid);
+	if (geterrcode() == ERRCODE_LOCK_NOT_AVAILABLE)
+		errdetail("Another session has locked table \"%s\".", (const char *) name);
 }
 
-/* Error context callback: if the wait ends with a timeout, say who has the lock or is next. */
-static void
-add_lockers(void *arg)
-{
-	const AwaitedLock *awaited = arg;
-	StringInfoData holders;
-	StringInfoData waiters;
-	LockData *locks;
-	int i;
-
-	if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
-		return;
-	initStringInfo(&holders);
-	initStringInfo(&waiters);
-	locks = GetLockStatusData();
-	for (i = 0; i < locks->nelements; i++)
-	{
-		const LockInstanceData *lock = &locks->locks[i];
-		LOCKMODE mode;
-
-		if (lock->pid == MyProcPid || memcmp(&lock->locktag, &awaited->tag, sizeof(LOCKTAG)) != 0)
-			continue;
-		for (mode = AccessShareLock; mode <= AccessExclusiveLock; mode++)
-			if ((lock->holdMask & LOCKBIT_ON(mode)) && DoLockModesConflict(mode, awaited->mode))
-				break;
-		if (mode <= AccessExclusiveLock)
-			add_process(&holders, lock->pid);
-		else if (lock->waitLockMode != NoLock &&
-				 DoLockModesConflict(lock->waitLockMode, awaited->mode))
-			add_process(&waiters, lock->pid);
-	}
-	if (holders.len > 0)
-		errdetail("Table \"%s\" is locked by %s.", awaited->name, holders.data);
-	else if (waiters.len > 0)
-		errdetail("Next to lock table \"%s\": %s.", awaited->name, waiters.data);
-	else
-		errdetail("Table \"%s\" was locked.", awaited->name);
-}
-
-/* As LockRelationOid.  The error of a timeout names the table, and who has locked it. */
+/* As LockRelationOid.  The error of a timeout names the table. */
 void
 relation_lock(Oid relid, LOCKMODE mode)
 {
-	AwaitedLock awaited = {.mode = mode};
+	char *name = get_rel_name(relid);
 	ErrorContextCallback callback = {
-		.previous = error_context_stack, .callback = add_lockers, .arg = &awaited};
+		.previous = error_context_stack, .callback = name_locked, .arg = name};
 
-	if (ConditionalLockRelationOid(relid, mode))
-		return;
-	awaited.name = get_rel_name(relid);
-	if (awaited.name == NULL)
-		awaited.name = "";
-	SET_LOCKTAG_RELATION(awaited.tag, MyDatabaseId, relid);
-	error_context_stack = &callback;
+	if (name)
+		error_context_stack = &callback;
 	LockRelationOid(relid, mode);
 	error_context_stack = callback.previous;
 }

@@ -222,7 +222,7 @@ subtest 'errors' => sub {
 		"table public.task is locked, so nothing is known of its tasks|pid $pid",
 		'it goes on naming who has locked the task table');
 	like(sql(q{SELECT error FROM pg_stat_task_scheduler() WHERE datname = 'postgres'}),
-		qr/lock timeout: Table "task" is locked by process $pid\.$/, 'so does the error');
+		qr/lock timeout: Another session has locked table "task"\.$/, 'the error names the table');
 	$session->query_safe('COMMIT');
 	$session->quit;
 };

@@ -177,7 +177,7 @@ subtest 'ALTER TABLE waits for a reader' => sub {
 	wait_until($node,
 		q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query LIKE '%ADD COLUMN mine%'
 		AND wait_event_type = 'Lock'});
-	wait_for_log_line($node, qr/DETAIL:  Next to lock table "task": process \d+\./, $position);
+	wait_for_log_line($node, qr/DETAIL:  Another session has locked table "task"\./, $position);
 	flows('ALTER TABLE that waits', 'postgres');
 	calm('ALTER TABLE that waits');
 	$locker->query_safe('COMMIT');
