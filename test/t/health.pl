@@ -80,7 +80,7 @@ subtest 'tasks and schedules of this database' => sub {
 	$failed = sql($failed);
 
 	my $all = join "\n",
-	  'warning, postgres, a, failed within an hour: 5 of 7 tasks',
+	  'warning, postgres, a, failed within an hour: 5 of the 7 tasks in the table',
 	  'warning, postgres, b, due tasks: 1, the first since <time>',
 	  qq{warning, postgres, b, schedule "ends" does not repeat any more: task $ends is FAIL},
 	  qq{warning, postgres, b, schedule "fails" is FAIL at its last run, task $failed},
