@@ -1023,6 +1023,16 @@ SELECT x.level, s.datname, NULL, x.problem, x.hint
         'SELECT * FROM pg_task_health() in that database')) AS x (is_so, level, problem, hint)
  WHERE x.is_so
  UNION ALL
+-- after a restore, for as long as nothing has told the scheduler of the table
+SELECT 'info', s.datname, NULL, 'the task table has not been looked at yet: nothing is known of it',
+       'SELECT pg_task_release() if it was restored; pg_task.schema_name, pg_task.table_name'
+  FROM server AS s
+ WHERE s.datname = current_database() AND s.state NOT IN ('held back', 'not served', 'disabled')
+   AND NOT EXISTS (SELECT FROM pg_class AS c WHERE c.oid = s.relid)
+   AND EXISTS (SELECT FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = t.tgfoid
+                WHERE p.proname = 'pg_task_planned'
+                  AND p.pronamespace = 'pg_catalog'::regnamespace)
+ UNION ALL
 SELECT 'warning', current_database(), NULL,
        format('table %s is locked, so nothing is known of its tasks', l.relation::regclass),
        coalesce('pid ' || l.pid, 'pg_prepared_xacts')

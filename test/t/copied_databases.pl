@@ -301,6 +301,27 @@ subtest 'while a dump is being restored' => sub {
 	runs_when_released('steps');
 };
 
+# Until the scheduler looks at a database again in which it has found no table, pg_task_health says
+# that nothing is known of what was restored.
+subtest 'restored where there was no table' => sub {
+	my $health = q{SELECT level, problem FROM pg_task_health() WHERE datname = 'unseen'};
+
+	sql(q{CREATE DATABASE unseen IS_TEMPLATE true;
+		ALTER DATABASE unseen SET pg_task.create_table = off;
+		ALTER DATABASE unseen IS_TEMPLATE false});
+	wait_until($node, q{SELECT state FROM pg_stat_task_scheduler() WHERE datname = 'unseen'},
+		expected => 'no table');
+	sql_in('unseen', 'CREATE EXTENSION pg_task');
+	is(sql_in('unseen', $health), '', 'nothing is wrong without a table');
+	is(run_script(script_of('origin') =~ s/^CREATE EXTENSION .*//mr, '-d', 'unseen'), '', 'restored');
+	is(sql_in('unseen', $health),
+		'info|the task table has not been looked at yet: nothing is known of it', 'nothing is known');
+	sql(q{ALTER DATABASE unseen SET pg_task.keep = '7 d'});    # then it looks
+	wait_for_hold('unseen');
+	is(sql_in('unseen', $health), 'critical|no task starts: the database is held back', 'it is');
+	runs_when_released('unseen');
+};
+
 # Migrations and test databases: what has no rows that wait has nothing to hold back, and nothing in
 # a dump of the schema tells in which database it was made.
 subtest 'an empty copy, and a dump of the schema' => sub {
