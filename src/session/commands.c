@@ -178,6 +178,25 @@ database_needed(Node *statement, ProcessUtilityContext context)
 	return database;
 }
 
+/* Of the settings of databases nothing is read from a role, not even from all of them. */
+static void
+warn_of_setting(const AlterRoleSetStmt *set)
+{
+	static const char *const names[] = {
+		"pg_task.enabled", "pg_task.create_table", "pg_task.owner_code", "pg_task.period",
+		"pg_task.schema",  "pg_task.schema_name",  "pg_task.table",		 "pg_task.table_name"};
+	const VariableSetStmt *variable = set->setstmt;
+	int i;
+
+	if ((set->role == NULL && set->database) ||
+		(variable->kind != VAR_SET_VALUE && variable->kind != VAR_SET_CURRENT))
+		return;
+	for (i = 0; i < (int) lengthof(names); i++)
+		if (pg_strcasecmp(variable->name, names[i]) == 0)
+			ereport(WARNING, (errmsg("\"%s\" has no effect as a setting of roles", names[i]),
+							  errhint("Use ALTER DATABASE ... SET.")));
+}
+
 /*
  * A command of this kind has succeeded: record what other processes must be notified of at its
  * commit.  Other kinds of statements may be freed by now.
@@ -220,6 +239,7 @@ record_command(NodeTag kind, Node *statement)
 			else
 				add_settings(set->database ? get_database_oid(set->database, true) : InvalidOid);
 			wakes = false;
+			warn_of_setting(set);
 			break;
 		default:
 			wakes = false;

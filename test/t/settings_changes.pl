@@ -139,4 +139,20 @@ subtest 'an executor that has run no task yet' => sub {
 	is_row($node, $id, { state => 'FAIL', "pid <> $before" => 'true' }, 'it is replaced as well');
 };
 
+# A setting of the database that is set for a role has no effect.
+subtest 'a setting of the database, set for a role' => sub {
+	my $warning = q{WARNING:  "pg_task.enabled" has no effect as a setting of roles}
+	  . "\nHINT:  Use ALTER DATABASE ... SET.";
+
+	for my $whom ('ROLE tenant', 'ROLE tenant IN DATABASE postgres', 'ROLE ALL')
+	{
+		is(notices_of('postgres', "ALTER $whom SET PG_TASK.enabled = off"), $warning, $whom);
+		run_task($node, role => 'tenant', request => 'SELECT 1');
+		is(notices_of('postgres', "ALTER $whom RESET pg_task.enabled"), '', "$whom: not its end");
+	}
+	is(notices_of('postgres', "ALTER $_"), '', $_)
+	  for q{ROLE tenant SET pg_task.timeout = '1 h'}, q{DATABASE postgres SET pg_task.period = '1 h'},
+	  q{ROLE ALL IN DATABASE postgres SET pg_task.period = '1 h'};
+};
+
 done_testing();
