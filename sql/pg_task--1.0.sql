@@ -225,24 +225,12 @@ CREATE FUNCTION pg_catalog.pg_task_retry(id bigint) RETURNS boolean
 COMMENT ON FUNCTION pg_catalog.pg_task_retry(bigint) IS
     'run a task again that has failed, was given up or was stopped; false if there is none';
 
--- The scheduler may be giving up one after another at this moment: those that wait are written, too,
--- so it leaves them out, as their rows are not those that it has looked at.
 CREATE FUNCTION pg_catalog.pg_task_retry_dependents(id bigint) RETURNS bigint
-    LANGUAGE pg_task_report VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
-UPDATE {table} AS t SET state = 'PLAN', failed = 0
- WHERE (t.state IN ('FAIL', 'GONE', 'STOP') OR t.waits IS NOT NULL) AND t.id IN (
-       WITH RECURSIVE g (id, cause) AS MATERIALIZED (
-       SELECT r.id, u.id FROM {rows} AS r CROSS JOIN unnest(r.after) AS u (id)
-        WHERE r.state = 'GONE' AND r.sqlstate = 'TK005'
-           OR r.state = 'PLAN' AND r.waits IS NOT NULL),
-       d (id) AS (SELECT r.id FROM {rows} AS r WHERE r.id = $1
-                     AND r.state IN ('FAIL', 'GONE', 'STOP')
-                   UNION SELECT g.id FROM d JOIN g ON g.cause = d.id)
-       SELECT d.id FROM d){condition}
-$$;
+    LANGUAGE c VOLATILE STRICT SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'pg_task_retry_dependents';
 
 COMMENT ON FUNCTION pg_catalog.pg_task_retry_dependents(bigint) IS
-    'run a task again, and those that are GONE, or wait, because of it: how many';
+    'run a task again, and those that are GONE because of it: how many';
 
 CREATE FUNCTION pg_catalog.pg_task_retry(sqlstate text, since timestamptz,
                                          OUT retried bigint, OUT skipped bigint)

@@ -307,6 +307,15 @@ drop_ended(int count, bool more)
 /* clang-format off */
 
 /*
+ * Those of some tasks that have ended, and not DONE: they stay so until the verdict on those that
+ * wait for them is committed.  One that somebody has locked, who may plan it again, is left out.
+ */
+#define LOCKED_ENDS(ids) \
+	"SELECT r.id FROM {rows} AS r" \
+	" WHERE r.id = ANY (ARRAY(" ids ")) AND r.state NOT IN ('PLAN', 'WORK', 'DONE')" \
+	"   FOR SHARE OF r SKIP LOCKED"
+
+/*
  * Lock the rows to be judged, now that some tasks may have ended.  Those with the rule "any" are
  * found by the index on "after", which has rows that wait for several tasks.
  */
@@ -316,11 +325,13 @@ drop_ended(int count, bool more)
 	" WHERE t.state = 'PLAN' AND t.id <> ALL ($without) AND "
 #define LOCKED_ROWS \
 	"SELECT l.*" \
-	"  FROM (SELECT a.id AS ended, " OUTCOME("a.id") " AS outcome" \
-	"          FROM unnest($ids) AS a (id) OFFSET 0) AS a" \
+	"  FROM (SELECT a.id AS ended, " OUTCOME("a.id") " AS outcome, k.id IS NOT NULL AS kept" \
+	"          FROM unnest($ids) AS a (id) LEFT JOIN" \
+	"               (SELECT DISTINCT k.id FROM (" LOCKED_ENDS("SELECT unnest($ids)") ") AS k) AS k" \
+	"               ON k.id = a.id OFFSET 0) AS a" \
 	" CROSS JOIN LATERAL (" \
 	"       SELECT n.*, a.ended, a.outcome" \
-	"         FROM (" LOCKED_ROW "t.waits = a.ended AND a.outcome < 2" \
+	"         FROM (" LOCKED_ROW "t.waits = a.ended AND (a.outcome = 0 OR a.outcome = 1 AND a.kept)" \
 	"                LIMIT $limit FOR NO KEY UPDATE OF t SKIP LOCKED) AS n" \
 	"        UNION ALL" \
 	"       SELECT n.*, a.ended, a.outcome" \
@@ -340,6 +351,8 @@ static const Statement first_row = {.sql =
  * ("s").  Of those that have not ended, one is watched next that is chosen by chance: so a row
  * changes its watch about log(n) times, in whatever order its n tasks end.
  *
+ * A row is given up for tasks that are locked ("k").  If one cannot be, the row watches it ("held").
+ *
  * A row that was changed after the snapshot of the statement is left out: the lock returns the
  * place of its new version, where an UPDATE finds no row.
  */
@@ -356,7 +369,9 @@ static const Statement judge_rows = {.sql =
 	"                      AS known,"
 	"                  coalesce(o.done, c.outcome = 0) AS done,"
 	"                  coalesce(o.others, c.outcome = 1) AS others,"
-	"                  coalesce(o.culprit, CASE WHEN c.outcome = 1 THEN c.ended END) AS culprit"
+	"                  coalesce(o.culprit, CASE WHEN c.outcome = 1 THEN c.ended END) AS culprit,"
+	"                  CASE WHEN c.rule = 'done' THEN ARRAY[o.culprit]"
+	"                       WHEN c.rule = 'any' AND o.next IS NULL THEN o.culprits END AS culprits"
 	"             FROM c CROSS JOIN LATERAL ("
 	"                  SELECT CASE WHEN NOT c.decided AND c.rule <> 'any' AND cardinality(c.after) > 100"
 	"                                   AND array_position(c.after, NULL) IS NULL"
@@ -370,6 +385,7 @@ static const Statement judge_rows = {.sql =
 	"            CROSS JOIN LATERAL ("
 	"                  SELECT bool_or(p.outcome = 0) AS done, bool_or(p.outcome = 1) AS others,"
 	"                         min(p.id) FILTER (WHERE p.outcome = 1) AS culprit,"
+	"                         array_agg(p.id) FILTER (WHERE p.outcome = 1) AS culprits,"
 	"                         (array_agg(p.id) FILTER (WHERE p.outcome = 2))"
 	"                             [1 + floor(random() * count(*) FILTER (WHERE p.outcome = 2))::int4]"
 	"                             AS next"
@@ -379,18 +395,22 @@ static const Statement judge_rows = {.sql =
 	"                                             THEN c.after END) AS u (id)"
 	"                           WHERE NOT c.decided AND s.next IS NULL OFFSET 0) AS p"
 	"                  OFFSET 0) AS o),"
-	"     v AS MATERIALIZED (SELECT e.*,"
+	"     k AS MATERIALIZED (" LOCKED_ENDS("SELECT unnest(e.culprits) FROM e WHERE e.known") "),"
+	"     v AS MATERIALIZED (SELECT e.*, x.held,"
 	"                  CASE e.rule WHEN 'any' THEN e.done"
 	"                              WHEN 'ended' THEN e.next IS NULL"
 	"                              WHEN 'failed' THEN e.next IS NULL AND e.others"
 	"                              ELSE e.next IS NULL AND NOT e.others END AS free,"
+	"                  x.held IS NULL AND"
 	"                  CASE e.rule WHEN 'any' THEN e.next IS NULL AND NOT e.done"
 	"                              WHEN 'ended' THEN false"
 	"                              WHEN 'failed' THEN e.next IS NULL AND NOT e.others"
 	"                              ELSE e.others END AS gone"
-	"             FROM e),"
+	"             FROM e CROSS JOIN LATERAL ("
+	"                  SELECT min(u.id) AS held FROM unnest(e.culprits) AS u (id)"
+	"                   WHERE u.id NOT IN (SELECT k.id FROM k)) AS x),"
 	"     f AS (UPDATE {rows} AS t"
-	"              SET waits = CASE WHEN NOT c.free THEN c.next END,"
+	"              SET waits = CASE WHEN NOT c.free THEN coalesce(c.held, c.next) END,"
 	"                  dt = CASE WHEN c.free THEN greatest(t.dt, $now) ELSE t.dt END,"
 	"                  planned = CASE WHEN NOT c.free THEN t.planned END"
 	"             FROM v AS c"

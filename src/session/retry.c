@@ -34,12 +34,14 @@ PGDLLEXPORT Datum pg_task_interrupt(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_resume_flow(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_retry(PG_FUNCTION_ARGS);
 PGDLLEXPORT Datum pg_task_retry_all(PG_FUNCTION_ARGS);
+PGDLLEXPORT Datum pg_task_retry_dependents(PG_FUNCTION_ARGS);
 
 PG_FUNCTION_INFO_V1(pg_task_cancel);
 PG_FUNCTION_INFO_V1(pg_task_interrupt);
 PG_FUNCTION_INFO_V1(pg_task_resume_flow);
 PG_FUNCTION_INFO_V1(pg_task_retry);
 PG_FUNCTION_INFO_V1(pg_task_retry_all);
+PG_FUNCTION_INFO_V1(pg_task_retry_dependents);
 
 /* Rows that one statement plans again. */
 #define BATCH_MAX 1000
@@ -195,36 +197,40 @@ pg_task_interrupt(PG_FUNCTION_ARGS)
 
 /* ---- pg_task_resume_flow ---- */
 
+#define STOPPED "(t.state = 'STOP' OR t.state = 'GONE' AND t.sqlstate = 'TK005')"
+
 /*
  * pg_task_resume_flow(flow): plan the tasks of a flow again that were stopped, and what is GONE
  * because it waited for them.  What is GONE for another end will be so again: a NOTICE tells of
- * each.  Returns how many.  Those that wait are written first: the scheduler leaves out rows that
- * have changed since its snapshot, so none is given up meanwhile.
+ * each.  Returns how many.
+ *
+ * Others may be given up while the rows are written: they are looked for again, until there are
+ * none.  From then on none is, for the scheduler gives up nothing for a row that is locked.  Locks
+ * are taken in the order of ids, against deadlocks.
  */
 Datum
 pg_task_resume_flow(PG_FUNCTION_ARGS)
 {
 	TableAccess access = table_access_open(ACCESS_ROWS);
-	const char *keep = "UPDATE %s AS t SET state = 'PLAN'"
-					   " WHERE t.flow = $1 AND t.state = 'PLAN' AND t.waits IS NOT NULL%s";
-	const char *sql = "UPDATE %s AS t SET state = 'PLAN' WHERE t.flow = $1"
-					  " AND (t.state = 'STOP' OR t.state = 'GONE' AND t.sqlstate = 'TK005')%s";
+	const char *sql =
+		"WITH l AS MATERIALIZED (SELECT t.id FROM %s AS t WHERE t.flow = $1"
+		"    AND " STOPPED "%s ORDER BY t.id FOR NO KEY UPDATE OF t) "
+		"UPDATE %s AS t SET state = 'PLAN' FROM l WHERE t.id = l.id AND " STOPPED "%s";
 	const char *failed = "SELECT t.id, concat('task ', t.id, ' (step ' || to_json(t.step) || ')',"
 						 "       ' is ', t.state, ': ' || left(t.error, 200)) FROM %s AS t"
 						 " WHERE t.flow = $1 AND (t.state = 'FAIL'"
 						 "       OR t.state = 'GONE' AND t.sqlstate <> 'TK005')"
 						 " ORDER BY t.id LIMIT 16";
 	SPIExecuteOptions options = {.params = table_access_param(TEXTOID, PG_GETARG_DATUM(0))};
-	uint64 resumed;
+	uint64 resumed = 0;
 	uint64 count;
 	uint64 i;
 
 	table_access_check_update(&access, COLUMN_STATE, "change");
 	SPI_connect();
-	(void) table_access_execute(&access, psprintf(keep, access.table, access.condition), options,
-								SPI_OK_UPDATE);
-	resumed = table_access_execute(&access, psprintf(sql, access.table, access.condition), options,
-								   SPI_OK_UPDATE);
+	sql = psprintf(sql, access.table, access.condition, access.table, access.condition);
+	while ((count = table_access_execute(&access, sql, options, SPI_OK_UPDATE)) > 0)
+		resumed += count;
 	count = table_access_execute(&access, psprintf(failed, access.rows), options, SPI_OK_SELECT);
 	for (i = 0; i < count; i++)
 		notices_raise(&unchanged, SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 2),
@@ -382,6 +388,55 @@ pg_task_retry(PG_FUNCTION_ARGS)
 		tell_not_retried(&retry, DatumGetInt64(id));
 	SPI_finish();
 	PG_RETURN_BOOL(planned);
+}
+
+/*
+ * pg_task_retry_dependents(id): run a task again, and all that are GONE because of it, or of one of
+ * these.  Returns how many.  As in pg_task_resume_flow, what is given up meanwhile is looked for:
+ * behind the rows that were written last.
+ */
+Datum
+pg_task_retry_dependents(PG_FUNCTION_ARGS)
+{
+	Retry retry = begin_retry("'FAIL', 'GONE', 'STOP'");
+	const TableAccess *access = &retry.access;
+	const char *first = "WITH n AS (UPDATE %s AS t SET state = 'PLAN', failed = 0"
+						"            WHERE t.id = $1 AND t.state IN (%s)%s RETURNING t.id) "
+						"SELECT array_agg(n.id)::bigint[], count(*) FROM n";
+	const char *behind =
+		"WITH RECURSIVE g (id, cause) AS MATERIALIZED ("
+		"SELECT r.id, u.id FROM %s AS r CROSS JOIN unnest(r.after) AS u (id)"
+		" WHERE r.state = 'GONE' AND r.sqlstate = 'TK005'),"
+		" d (id) AS (SELECT u.id FROM unnest($1) AS u (id)"
+		"            UNION SELECT g.id FROM d JOIN g ON g.cause = d.id),"
+		" l AS MATERIALIZED (SELECT t.id FROM %s AS t WHERE t.id IN (SELECT d.id FROM d)"
+		"                       AND t.state IN (%s)%s ORDER BY t.id FOR NO KEY UPDATE OF t),"
+		" n AS (UPDATE %s AS t SET state = 'PLAN', failed = 0 FROM l"
+		"        WHERE t.id = l.id AND t.state IN (%s)%s RETURNING t.id) "
+		"SELECT array_agg(n.id)::bigint[], count(*) FROM n";
+	SPIExecuteOptions options = {.params = table_access_param(INT8OID, PG_GETARG_DATUM(0))};
+	int64 planned = 0;
+	bool isnull;
+	Datum ids;
+
+	SPI_connect();
+	(void) table_access_execute(access,
+								psprintf(first, access->table, retry.states, access->condition),
+								options, SPI_OK_SELECT);
+	behind = psprintf(behind, access->rows, access->table, retry.states, access->condition,
+					  access->table, retry.states, access->condition);
+	for (;;)
+	{
+		ids = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
+		if (isnull)
+			break;
+		planned +=
+			DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2, &isnull));
+		options.params = table_access_param(INT8ARRAYOID, ids);
+		(void) table_access_execute(access, behind, options, SPI_OK_SELECT);
+	}
+	SPI_finish();
+	PG_RETURN_INT64(planned);
 }
 
 /* Read the ids of the failures with this code, which is one, since this time. */

@@ -159,8 +159,7 @@ subtest 'what has waited for it' => sub {
 	sql('TRUNCATE task');
 };
 
-# Those behind it are given up one after another, so some may still wait when it is run again, and
-# are given up while that is written.
+# Those behind it are given up one after another, so some may be given up while it is run again.
 subtest 'what is just being given up' => sub {
 	my $chain = sub {
 		my ($root, @ids) = insert_task($node, request => 'SELECT 1/0', role => 'app',
@@ -174,16 +173,16 @@ subtest 'what is just being given up' => sub {
 	my $scheduler = open_session($node, 'postgres');
 	my $caller = open_session($node, 'postgres', extra_params => [ '-U', 'app' ]);
 
-	# here a session gives up the second one
+	# the scheduler does not judge what is locked: here a session does
 	$scheduler->query_safe("BEGIN; SELECT FROM task WHERE id = $ids[1] FOR UPDATE");
 	sql("UPDATE task SET dt = now() WHERE id = $root");
 	wait_for_state($node, $ids[0], 'GONE');
+	$scheduler->query_safe("SELECT FROM task WHERE id = $ids[0] FOR SHARE");
 	sql("UPDATE task SET request = 'SELECT 1' WHERE id = $root");
 	$caller->query_until(qr/asked/,
 		"\\echo asked\nSELECT 'planned', pg_task_retry_dependents($root);\n");
 	becomes_true(q{SELECT count(*) = 1 FROM pg_stat_activity
-		WHERE wait_event_type = 'Lock' AND query LIKE '%retry_dependents%'},
-		'what waits is written, too');
+		WHERE wait_event_type = 'Lock' AND query LIKE '%retry_dependents%'}, 'it waits for a verdict');
 	$scheduler->query_safe("UPDATE task SET state = 'GONE', sqlstate = 'TK005', waits = NULL
 		WHERE id = $ids[1]; COMMIT");
 	wait_until($node, q{SELECT bool_and(state IN ('DONE', 'GONE')) FROM task});
@@ -199,6 +198,27 @@ subtest 'what is just being given up' => sub {
 		wait_until($node, q{SELECT bool_and(state IN ('DONE', 'GONE')) FROM task});
 	}
 	is(states(), 'DONE55', 'also at once');
+
+	# none is given up for a task that somebody may plan again, and others need not wait for that
+	sql('TRUNCATE task');
+	$root = insert_task($node, request => 'SELECT 1/0');
+	my $other = insert_task($node, request => 'SELECT 1/0');
+	wait_for_state($node, $_, 'FAIL') for $root, $other;
+	$caller = open_session($node, 'postgres');
+	$caller->query_safe("BEGIN; SELECT FROM task WHERE id = $root FOR NO KEY UPDATE");
+	sql("INSERT INTO task (request, after, rule) SELECT 'SELECT 1', ARRAY[$root, $other], rule
+		FROM generate_series(1, 2000), unnest(ARRAY['done', 'any']) AS rule;
+		INSERT INTO task (request, after) SELECT 'SELECT 1', ARRAY[$root]
+		FROM generate_series(1, 2000)");
+	wait_for_state($node, insert_task($node, request => 'SELECT 1', after => "{$other}"), 'GONE');
+	wait_until($node, "SELECT count(*) = 4000 FROM task WHERE state = 'PLAN' AND waits = $root
+		AND (rule = 'any' OR cardinality(after) = 1)");
+	is($caller->query_safe("UPDATE task SET request = 'SELECT 1' WHERE id = $root;
+		SELECT pg_task_retry_dependents($root)"), 2001, 'only those for the other are GONE');
+	$caller->query_safe('COMMIT');
+	$caller->quit;
+	wait_until($node, q{SELECT bool_and(state IN ('DONE', 'FAIL', 'GONE')) FROM task});
+	is(states(), 'DONE4001 FAIL1 GONE2001', 'and are judged when it has ended again');
 	sql('TRUNCATE task');
 };
 
