@@ -571,7 +571,7 @@ SELECT CASE
  CROSS JOIN LATERAL pg_task_facts(t.id, t.attempt, coalesce(t.start, '-infinity'), t.queue,
            {t.max}, t.role, t.role_id, coalesce(t.stop, '-infinity'),
            coalesce(t.failed, 0), coalesce(t.backoff, -1), t.writer,
-           (coalesce(least(extract(epoch FROM t.delay), 3155760000) * 1000000, -1))::int8,
+           least(coalesce(extract(epoch FROM t.delay) * 1000000, -1), 3155760000000000)::int8,
            coalesce(t.request, '')) AS f
  CROSS JOIN LATERAL (
        SELECT CASE WHEN t.hold IS NOT NULL THEN

@@ -244,6 +244,12 @@ subtest 'strict queues' => sub {
 	unlike(sql_as('other', "SELECT pg_task_why($theirs)"), qr/$first|$second|division/,
 		'another role is not told of the first');
 	sql(q{UPDATE task SET state = 'STOP' WHERE queue = 'strict'});
+	insert_rule('outbox', max => 1, strict => 'true', retry => 1, delay => '25 h');
+	my $open = insert_task($node, request => 'SELECT 1/0', queue => 'outbox', role => 'app');
+	wait_until($node, "SELECT failed = 1 FROM task WHERE id = $open");
+	like_why($open, qr/^its queue is strict: it is tried again at \Q${\task($node, $open,
+		q{to_char(stop + '25 h', 'YYYY-MM-DD HH24:MI:SS')})}\E/, 'with the delay of its queue');
+	sql(q{UPDATE task SET state = 'STOP' WHERE queue = 'outbox'});
 };
 
 # The queue is paused, so that the row stays.
