@@ -907,6 +907,12 @@ SELECT 'warning', NULL, format('the %s table cannot be used. %s', s.which, s.fau
   WHERE f.failed >= 5 AND f.failed >= f.ended * 0.1
   ORDER BY f.failed DESC LIMIT 20)
  UNION ALL
+(SELECT 'warning', f.queue, format('nobody was told of a failure: task %s is %s', f.id, f.state),
+        format('SELECT sqlstate, error, request FROM %s WHERE id = %s', {relid}::regclass, f.id)
+   FROM (SELECT e.*, max(e.id) OVER () AS last FROM ended AS e WHERE e.queue = 'on_failure') AS f
+  WHERE f.failed AND (f.id = f.last OR f.stop > clock_timestamp() - interval '1 hour')
+  ORDER BY f.id DESC LIMIT 1)
+ UNION ALL
 (SELECT 'warning', e.queue, format('%s does not repeat any more: task %s is %s',
               coalesce('schedule ' || to_json(e.key), 'a task'), e.id, e.state),
         format('UPDATE %s SET state = ''PLAN'' WHERE id = %s', {relid}::regclass, e.id)

@@ -120,6 +120,25 @@ subtest 'schedules' => sub {
 	sql('DELETE FROM task');
 };
 
+# The last one stays until another one has succeeded.
+subtest 'nobody is told' => sub {
+	insert_task($node, queue => 'a', request => 'SELECT 1/0', on_failure => 'SELECT 1/0');
+	my $told = q{FROM task WHERE queue = 'on_failure' AND state = };
+	wait_until($node, "SELECT count(*) = 1 $told 'FAIL'");
+	my $id = sql("SELECT id $told 'FAIL'");
+	is_ill("warning, postgres, on_failure, nobody was told of a failure: task $id is FAIL", $_,
+		user => $_) for qw(postgres monitor);
+	like(sql(sql(q{SELECT hint FROM pg_task_health()})), qr/^22012\|division by zero\|SELECT 1.0$/,
+		'its hint tells why');
+	sql("UPDATE task SET stop = stop - interval '2 h' WHERE id = $id");
+	is_ill("warning, postgres, on_failure, nobody was told of a failure: task $id is FAIL",
+		'two hours ago');
+	insert_task($node, queue => 'a', request => 'SELECT 1/0', on_failure => 'SELECT 1');
+	wait_until($node, "SELECT count(*) = 1 $told 'DONE'");
+	is_ill('', 'another one has succeeded');
+	sql('DELETE FROM task');
+};
+
 subtest 'nobody takes' => sub {
 	my $problem = q{SELECT problem FROM pg_task_health() WHERE queue = 'mail'};
 	insert_rule('mail', taker => 'app');
