@@ -143,6 +143,24 @@ table_access_find(void)
 	return relid;
 }
 
+/*
+ * Is pg_task.enabled off?  Of a database its scheduler has read that: what a session has may be
+ * older.  Where it is off for the server, the supervisor knows no database.
+ */
+static bool
+is_off(const SharedFindings *found)
+{
+	bool known = true;
+
+	if (!Settings.enabled)
+	{
+		LWLockAcquire(Shared->directory, LW_SHARED);
+		known = shared_database_find(MyDatabaseId) != NULL;
+		LWLockRelease(Shared->directory);
+	}
+	return !known || shared_database_is_disabled(MyDatabaseId, found);
+}
+
 /* Why no task of this database runs; NULL: it is served, or will be. */
 const char *
 table_access_service(void)
@@ -156,7 +174,7 @@ table_access_service(void)
 			   " see pg_task_release";
 	if (!service_here().wanted)
 		return "no scheduler serves this database: pg_task.database does not name it";
-	if (!Settings.enabled || shared_database_is_disabled(MyDatabaseId, &found))
+	if (is_off(&found))
 		return "pg_task.enabled is off";
 	if (found.absent && !OidIsValid(found.user))
 		return "no scheduler serves this database: the role that pg_task.database names does not"

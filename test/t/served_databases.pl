@@ -84,14 +84,24 @@ subtest 'pg_task.enabled of a database' => sub {
 	$node->reload;
 	is(answer('postgres', 'SELECT 1'), '1', 'tasks run in other databases');
 	is(task($node, $waiting, 'state', db => 'one'), 'PLAN', 'no task starts there');
+	my $older = open_session($node, 'one');
+	my $why = "SELECT pg_task_why($waiting)";
+	is($older->query_safe($why), 'pg_task.enabled is off', 'pg_task_why says so');
 	wait_for_log_line($node, qr/LOG:  pg_task is disabled in database "one"/, $position);
 	is(() = log_since($node, $position) =~ /LOG:  pg_task is disabled in database "one"/g, 1,
 		'the log says so once');
 	sql('ALTER DATABASE one RESET pg_task.enabled');
 	wait_for_state($node, $waiting, 'DONE', db => 'one');
+	my $later = insert_task($node, db => 'one', request => 'SELECT 1', dt => '2100-01-01');
+	like($older->query_safe("SHOW pg_task.enabled; SELECT pg_task_why($later)"),
+		qr/^off\nplanned for 2100/, 'a session that has begun while it was off is told the truth');
 
 	set_conf($node, 'pg_task.enabled = off');
 	wait_for_schedulers($node);
+	is($older->query_safe("SELECT pg_task_why($later)"), 'pg_task.enabled is off',
+		'also where it is off for the server');
+	$older->quit;
+	sql_in('one', "DELETE FROM task WHERE id = $later");
 	sql('ALTER DATABASE one SET pg_task.enabled = on');
 	$waiting = insert_task($node, db => 'one', request => 'SELECT 1');
 	$node->restart;
