@@ -954,21 +954,24 @@ CREATE FUNCTION pg_catalog.pg_task_health(
     RETURNS SETOF record
     LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 WITH server AS MATERIALIZED (SELECT * FROM pg_stat_task_scheduler()),
--- a report would wait for such a lock
+-- the scheduler waits for such a lock of the task table, and a report for the strongest one
 locked AS MATERIALIZED (
-SELECT l.relation, l.pid
+SELECT l.relation, l.pid, l.mode = 'AccessExclusiveLock' AS wholly
   FROM pg_locks AS l JOIN pg_class AS c ON c.oid = l.relation
   JOIN server AS s ON s.datname = current_database()
   JOIN pg_class AS t
     ON t.oid = s.relid AND c.relnamespace = t.relnamespace
    AND c.relname IN (t.relname, t.relname || '_queue', t.relname || '_rate')
- WHERE l.mode = 'AccessExclusiveLock' AND l.pid IS DISTINCT FROM pg_backend_pid()
+ WHERE (l.mode = 'AccessExclusiveLock'
+        OR l.relation = s.relid
+           AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock'))
+   AND l.pid IS DISTINCT FROM pg_backend_pid()
    AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())),
 -- the reports are called only where there is a table
 here AS MATERIALIZED (
 SELECT s.relid FROM server AS s
  WHERE s.datname = current_database() AND s.relid IN (SELECT c.oid FROM pg_class AS c)
-   AND NOT EXISTS (SELECT FROM locked)),
+   AND NOT EXISTS (SELECT FROM locked AS l WHERE l.wholly)),
 found (level, datname, queue, problem, hint) AS (
 SELECT x.level, x.datname, NULL::text, x.problem, x.hint
   FROM (SELECT CASE WHEN pg_is_in_recovery() THEN NULL
@@ -1028,7 +1031,8 @@ SELECT 'info', s.datname, NULL, 'the task table has not been looked at yet: noth
                   AND p.pronamespace = 'pg_catalog'::regnamespace)
  UNION ALL
 SELECT 'warning', current_database(), NULL,
-       format('table %s is locked, so nothing is known of its tasks', l.relation::regclass),
+       format('table %s is locked, so %s', l.relation::regclass,
+              CASE WHEN l.wholly THEN 'nothing is known of its tasks' ELSE 'no task starts' END),
        coalesce('pid ' || l.pid, 'pg_prepared_xacts')
   FROM locked AS l
  UNION ALL

@@ -11,6 +11,7 @@
 
 #include "miscadmin.h"
 #include "storage/latch.h"
+#include "storage/lockdefs.h"
 #include "utils/builtins.h"
 
 #include "scheduler/demand.h"
@@ -31,6 +32,7 @@
 #include "scheduler/work.h"
 #include "shared/arbiter.h"
 #include "shared/crash.h"
+#include "task/relation.h"
 #include "task/roles.h"
 #include "task/rows.h"
 
@@ -670,7 +672,11 @@ dispatch_round(DispatchRound *round, ClockNow now)
 							 rules_reader_roles_changed()))
 		check_rules(round);
 	if (round->count > 0)
+	{
+		/* here, so that the error of a timeout names the table */
+		relation_lock(MyScheduler->table->relid, RowExclusiveLock);
 		claim_entries(round);
+	}
 	work_end();
 	refused_batch_written(REFUSED_CLAIM);
 	count_from_now(round);

@@ -231,6 +231,15 @@ subtest 'errors' => sub {
 	pass('it does not wait for a lock');
 	$session->query_safe('COMMIT');
 
+	for my $mode ('SHARE', 'SHARE ROW EXCLUSIVE', 'EXCLUSIVE')
+	{
+		$session->query_safe("BEGIN; LOCK TABLE task IN $mode MODE");
+		is(sql(q{SELECT problem, hint FROM pg_task_health() WHERE problem LIKE 'table %'}),
+			'table public.task is locked, so no task starts|pid '
+			. $session->query_safe('SELECT pg_backend_pid()'), "no task starts: $mode");
+		$session->query_safe('COMMIT');
+	}
+
 	# the scheduler prepares the task table again after its error, and cannot
 	my $pid = $session->query_safe('SELECT pg_backend_pid()');
 	$session->query_safe('BEGIN; LOCK TABLE task');

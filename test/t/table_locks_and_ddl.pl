@@ -168,6 +168,18 @@ subtest 'the table is locked' => sub {
 	is(shop(q{SELECT max(attempt) FROM task}), 1, 'a locked table: no task was started twice');
 };
 
+# CREATE INDEX lets everybody read.
+subtest 'a table that is locked against writes' => sub {
+	my $position = log_position($node);
+	my $id = insert(queue => 'shared', request => 'SELECT 1',
+		dt => sql(q{SELECT now() + interval '3 s'}));
+	$locker->query_safe('BEGIN; LOCK TABLE task IN SHARE MODE');
+	ok(wait_for_log_line($node, qr/DETAIL:  Another session has locked table "task"\./, $position),
+		'the log names it');
+	$locker->query_safe('COMMIT');
+	wait_for($id, 'DONE');
+};
+
 # ALTER TABLE waits for a reader, and everybody waits for ALTER TABLE.
 subtest 'ALTER TABLE waits for a reader' => sub {
 	my $position = log_position($node);
