@@ -151,6 +151,9 @@ fill_names(const TableAccess *access, const char *sql)
 					  " see pg_task_release";
 		else if (service == NULL && shared_lacks_standby())
 			service = "too few synchronous standbys are connected: see pg_task.require_standby";
+		else if (service == NULL && shared_database_found(MyDatabaseId).absent)
+			service = "no scheduler has looked at the task table yet: it may have to be released,"
+					  " see pg_task_release";
 		values[8] = service ? quote_literal_cstr(service) : "NULL::text";
 	}
 	if (strstr(sql, names[12]))

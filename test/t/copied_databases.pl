@@ -316,6 +316,9 @@ subtest 'restored where there was no table' => sub {
 	is(run_script(script_of('origin') =~ s/^CREATE EXTENSION .*//mr, '-d', 'unseen'), '', 'restored');
 	is(sql_in('unseen', $health),
 		'info|the task table has not been looked at yet: nothing is known of it', 'nothing is known');
+	is(sql_in('unseen', q{SELECT DISTINCT pg_task_why(id) FROM task WHERE state = 'PLAN'}),
+		'no scheduler has looked at the task table yet: it may have to be released,'
+		. ' see pg_task_release', 'pg_task_why promises no start');
 	sql(q{ALTER DATABASE unseen SET pg_task.keep = '7 d'});    # then it looks
 	wait_for_hold('unseen');
 	is(sql_in('unseen', $health), 'critical|no task starts: the database is held back', 'it is');
