@@ -483,7 +483,7 @@ SELECT CASE
                 WHEN f.held THEN 'a command needs this database for itself'
                 WHEN NOT f.supervised THEN 'the supervisor of pg_task does not run'
                 WHEN f.crowded THEN 'no scheduler serves this database at the moment:'
-                    ' databases take turns, see pg_task.max_schedulers'
+                    ' databases take turns, see max_worker_processes and pg_task.max_schedulers'
                 WHEN f.serves THEN
                     'the scheduler prepares the task table; if that lasts, the log says why'
                 ELSE 'no scheduler serves this database yet: one is about to start' END,
@@ -1024,7 +1024,8 @@ SELECT x.level, s.datname, NULL, x.problem, x.hint
 SELECT 'info', s.datname, NULL, 'the task table has not been looked at yet: nothing is known of it',
        'SELECT pg_task_release() if it was restored; pg_task.schema_name, pg_task.table_name'
   FROM server AS s
- WHERE s.datname = current_database() AND s.state NOT IN ('held back', 'not served', 'disabled')
+ WHERE s.datname = current_database()
+   AND s.state NOT IN ('held back', 'not served', 'disabled', 'waiting')
    AND NOT EXISTS (SELECT FROM pg_class AS c WHERE c.oid = s.relid)
    AND EXISTS (SELECT FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = t.tgfoid
                 WHERE p.proname = 'pg_task_planned'

@@ -164,6 +164,18 @@ subtest 'too few slots for an executor' => sub {
 		'too few worker slots are reported');
 };
 
+# The supervisor and the launcher of logical replication have both.
+subtest 'no slot for a scheduler' => sub {
+	$node->append_conf('postgresql.conf', 'max_worker_processes = 2');
+	$node->restart;
+	my $id = insert_task($node, request => 'SELECT 1');
+	wait_until($node, qq{SELECT pg_task_why($id)}, expected => 'no scheduler serves this database at'
+		. ' the moment: databases take turns, see max_worker_processes and pg_task.max_schedulers');
+	is(sql(q{SELECT problem, hint FROM pg_task_health() WHERE datname = 'postgres'}),
+		'its scheduler waits for a worker slot|max_worker_processes, and pg_task.max_schedulers',
+		'pg_task_health names both settings, and nothing else');
+};
+
 # The launcher of logical replication has the only one.
 subtest 'no slot for the supervisor' => sub {
 	$node->append_conf('postgresql.conf', 'max_worker_processes = 1');
