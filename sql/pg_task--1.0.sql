@@ -477,7 +477,7 @@ SELECT CASE
                   FROM c WHERE c.waits = ANY (c.ids) LIMIT 1))
        WHEN t.dt = 'infinity' THEN 'planned for infinity: not before it is planned anew'
        WHEN t.dt > clock_timestamp() THEN
-           format('planned for %s%s%s', t.dt, ', and ' || q.never, t.ended)
+           format('planned for %s%s%s', t.dt, ', and ' || coalesce(q.never, f.not_role), t.ended)
        ELSE coalesce(f.not_role,
            CASE WHEN f.serves AND (f.prepared OR f.failing) THEN NULL
                 WHEN f.held THEN 'a command needs this database for itself'

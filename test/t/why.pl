@@ -104,6 +104,9 @@ subtest 'roles' => sub {
 		'the owner may not become the role: it is tried again');
 	sql("UPDATE task SET max = 0, dt = now() - interval '1 s' WHERE id = $id");
 	like_why($id, qr/may not run tasks as role "other": GRANT other TO keeper$/, 'what helps');
+	like_why(insert_task($node, request => 'SELECT 1', role => 'other', dt => '2100-01-01'),
+		qr/^planned for 2100.*, and the owner .* as role "other": GRANT other TO keeper$/,
+		'before its time');
 	sql("DELETE FROM task WHERE id = $id; ALTER TABLE task OWNER TO postgres");
 	my $limited = do {
 		sql('ALTER ROLE other CONNECTION LIMIT 1');
