@@ -141,6 +141,35 @@ subtest 'what a role may do to its own tasks' => sub {
 	allowed('ann', "DELETE FROM task WHERE id = $runs");
 };
 
+# The statements of the manual, for a role that has had more.
+subtest 'grants by column' => sub {
+	my %sql;
+
+	push @{ $sql{ $_->{heading} } }, $_->{sql} for blocks_of('security.md');
+	sql(q{CREATE ROLE tenant_a LOGIN; CREATE ROLE app LOGIN; GRANT tenant_a, app TO keeper;
+		GRANT SELECT, INSERT, UPDATE, DELETE ON task TO tenant_a, app});
+	allowed('tenant_a', 'BEGIN; LOCK TABLE task IN SHARE MODE');
+	sql($_) for @{ $sql{'Grants by column'} };
+	refused('tenant_a', "BEGIN; LOCK TABLE task IN $_ MODE", 'permission denied')
+	  for 'SHARE', 'ACCESS EXCLUSIVE';
+	refused('tenant_a', 'DELETE FROM task', 'permission denied');
+	allowed('tenant_a', $_)
+	  for q{INSERT INTO task (key, cron, request) VALUES ('mine', '0 3 * * *', 'SELECT 1')},
+	  q{SELECT pg_task_hold('mine')}, q{SELECT pg_task_resume('mine')},
+	  q{SELECT pg_task_run_now('mine')}, 'SELECT id FROM task FOR UPDATE';
+	is(sql_as('tenant_a', q{SELECT pg_task_cancel('mine')}), '1', 'it stops its task');
+
+	sql($_) for @{ $sql{'Audit: who planned what'} };
+	allowed('app', q{INSERT INTO task (key, dt, request) VALUES ('own', 'infinity', 'SELECT 1')});
+	is(sql(q{SELECT planned_by FROM task WHERE key = 'own'}), 'app', 'who has planned it');
+	refused('app', "INSERT INTO task (request, planned_by) VALUES ('SELECT 1', 'ann')",
+		'permission denied');
+	refused('app', "UPDATE task SET planned_by = 'ann'", 'permission denied');
+	refused('app', q{SELECT pg_task_run_now('own')}, 'you may not plan');
+	is(sql_as('app', q{SELECT pg_task_cancel('own')}), '1', 'it stops its task');
+	sql(q{DELETE FROM task WHERE role IN ('app', 'tenant_a')});
+};
+
 # The owner may disable row security, and it stays disabled.
 subtest 'row security is disabled' => sub {
 	sql('ALTER TABLE task DISABLE ROW LEVEL SECURITY');
