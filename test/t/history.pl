@@ -434,6 +434,25 @@ subtest 'the table is locked against writes' => sub {
 	sql('ALTER DATABASE postgres RESET ALL');
 };
 
+# The statements of the manual, one by one: VACUUM takes no transaction block.
+subtest 'the history is emptied by hand' => sub {
+	my ($block) = grep { $_->{heading} eq 'Empty it now' } blocks_of('repeating.md');
+	my $old = sql(q{SELECT now() - interval '2 days'});
+	my %row = (request => 'SELECT 1', state => 'DONE', dt => 'infinity', stop => $old);
+	my @go = (insert_task($node, %row), insert_task($node, %row, state => 'FAIL'),
+		insert_task($node, %row, flow => 'ended', step => 'a'));
+	my @stay = (insert_task($node, %row, flow => 'goes on', step => 'a'),
+		insert_task($node, request => 'SELECT 1', flow => 'goes on', step => 'b', dt => 'infinity'),
+		insert_task($node, request => 'SELECT 1', key => 'nightly', cron => '0 3 1 1 *'),
+		run_task($node, request => 'SELECT 1'));
+
+	is_there('there are rows', @go, @stay);
+	sql($_) for split /;\n/, $block->{sql};
+	is(count_of($node, 'id IN (' . join(', ', @go) . ')'), 0, 'what ended is gone');
+	is_there('the others are there', @stay);
+	sql('DELETE FROM task');
+};
+
 subtest 'a partitioned table is left alone' => sub {
 	sql('CREATE DATABASE parts');
 	wait_for_table($node, db => 'parts');
