@@ -176,6 +176,17 @@ subtest 'the functions of the manual' => sub {
 	is(sql_in('manual', $mine), "$id|cron.app|mine|app|STOP|00:00:50|GMT|SELECT 2, "
 		  . "$other|cron.postgres|mine|postgres|PLAN|0 4 * * *|GMT|SELECT 3",
 		'that of another role is another one');
+	my $in = "$call schedule_in_database('mine', '0 5 * * *', 'SELECT 4', 'manual'";
+	my $moved = sql_as('app', "$in, active => false)", db => 'manual');
+	like(sql_in('manual', $mine), qr/, $moved\|cron.app\|mine\|app\|PLAN\|0 5 \* \* \*\|GMT\|SELECT 4\|/,
+		'in this database');
+	is(sql_in('manual', "SELECT hold FROM task WHERE id = $moved"), 'not active', 'and off');
+	is(sql_as('app', "$in, 'app')", db => 'manual'), $moved, 'the same name changes it');
+	is(sql_in('manual', "SELECT hold FROM task WHERE id = $moved"), '', 'and it is on');
+	like(error_of('app', "$in, 'other')", db => 'manual'),
+		qr/ERROR:  call this in database manual, as role other/, 'not as another role');
+	like(error_of('app', $in =~ s/'manual'/'shop'/r . ')', db => 'manual'),
+		qr/ERROR:  call this in database shop, as role app/, 'not in another database');
 	like(error_of('app', q{SELECT my_cron.schedule('mine', 'now', 'SELECT 1')}, db => 'manual'),
 		qr/ERROR:  invalid cron expression/, 'a wrong schedule');
 };
