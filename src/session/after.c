@@ -24,7 +24,9 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "catalog/pg_class.h"
+#include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "utils/acl.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -33,6 +35,7 @@
 
 #include "compat.h"
 #include "session/after.h"
+#include "session/notices.h"
 #include "session/pending.h"
 #include "session/table_access.h"
 #include "shared/shared.h"
@@ -449,6 +452,42 @@ after_needs(const TriggerRow *row, Datum *after, int64 *watched)
 	return true;
 }
 
+/* ---- the end of a schedule ---- */
+
+/* Of schedules that were stopped or removed. */
+static Notices ended;
+
+/* May the current user read the ids of this table's tasks? */
+static bool
+may_read_ids(Relation rel)
+{
+	Oid root = trigger_root_table(rel);
+	AttrNumber number = get_attnum(root, task_columns[COLUMN_ID].name);
+
+	return pg_class_aclcheck(root, GetUserId(), ACL_SELECT) == ACLCHECK_OK ||
+		   pg_attribute_aclcheck(root, number, GetUserId(), ACL_SELECT) == ACLCHECK_OK;
+}
+
+/*
+ * Tell whoever has stopped or removed this row, if it repeats, that this was the end of its
+ * schedule, unless they may not read which task it is.
+ */
+void
+after_tell_end(const TriggerRow *row, bool removed)
+{
+	bool isnull;
+	int64 id = DatumGetInt64(trigger_value(row, COLUMN_ID, &isnull));
+
+	if (!trigger_repeats(row) || SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA ||
+		!may_read_ids(row->rel) || notices_told(&ended) == NOTICES_MAX)
+		return;
+	notices_raise(&ended, psprintf("task " INT64_FORMAT " does not repeat any more", id),
+				  removed ? "To pause a schedule instead, use pg_task_hold."
+						  : psprintf("To pause a schedule instead, use pg_task_hold."
+									 " SELECT pg_task_retry(" INT64_FORMAT ") takes it up again.",
+									 id));
+}
+
 /* ---- a task that is removed ---- */
 
 /* clang-format off */
@@ -603,6 +642,9 @@ pg_task_removed(PG_FUNCTION_ARGS)
 			.rel = data->tg_relation, .tuple = data->tg_trigtuple, .slot = data->tg_trigslot};
 
 		mark_waiting(&row);
+		if (trigger_is_unended(&row) && !owner_acts() &&
+			!HeapTupleHeaderIndicatesMovedPartitions(row.tuple->t_data))
+			after_tell_end(&row, true);
 		if (Shared && trigger_has_state(&row, "WORK"))
 			pending_add_events(table, SHARED_RECONCILE);
 		if (Shared)

@@ -799,40 +799,6 @@ pg_task_timed(PG_FUNCTION_ARGS)
 	return PointerGetDatum(tuple);
 }
 
-/* Of schedules that were stopped. */
-static Notices stopped;
-
-/* May the current user read the ids of this table's tasks? */
-static bool
-may_read_ids(Relation rel)
-{
-	Oid root = trigger_root_table(rel);
-	AttrNumber number = get_attnum(root, task_columns[COLUMN_ID].name);
-
-	return pg_class_aclcheck(root, GetUserId(), ACL_SELECT) == ACLCHECK_OK ||
-		   pg_attribute_aclcheck(root, number, GetUserId(), ACL_SELECT) == ACLCHECK_OK;
-}
-
-/*
- * Tell whoever has stopped a task that repeats that this was the end of its schedule, unless they
- * may not read which task it is.
- */
-static void
-tell_stopped(const TriggerRow *old, const TriggerRow *new)
-{
-	bool isnull;
-	int64 id = DatumGetInt64(trigger_value(new, COLUMN_ID, &isnull));
-
-	if (!trigger_has_state(new, "STOP") || !trigger_is_unended(old) || !trigger_repeats(new) ||
-		SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA || !may_read_ids(new->rel) ||
-		notices_told(&stopped) == NOTICES_MAX)
-		return;
-	notices_raise(&stopped, psprintf("task " INT64_FORMAT " does not repeat any more", id),
-				  psprintf("To pause a schedule instead, use pg_task_hold."
-						   " SELECT pg_task_retry(" INT64_FORMAT ") takes it up again.",
-						   id));
-}
-
 /*
  * Trigger, AFTER UPDATE, FOR EACH ROW.  Checks the row.  If it waits, adds a hint, which the
  * scheduler gets when the transaction has committed.
@@ -856,7 +822,8 @@ pg_task_planned(PG_FUNCTION_ARGS)
 		row_check_until(&old, &new);
 		if (trigger_has_state(&new, "PLAN") && trigger_newly_planned(&old, &new))
 			warn_of_role(&new);
-		tell_stopped(&old, &new);
+		if (trigger_has_state(&new, "STOP") && trigger_is_unended(&old))
+			after_tell_end(&new, false);
 	}
 	pending_add_row(&old, &new);
 	return PointerGetDatum(NULL);

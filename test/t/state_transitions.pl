@@ -212,6 +212,18 @@ subtest 'the end of a schedule' => sub {
 	$id = $insert->(1, 'NULL, NULL');
 	is(notices_of('ann', $stop), '', 'not for a task that does not repeat');
 
+	# a DELETE ends it, too
+	my $delete = 'DELETE FROM task WHERE key IS NOT NULL';
+
+	is(notices_of('ann', $delete), '', 'nor for one that is removed');
+	$id = $insert->(1, q{interval '1 h', NULL});
+	is(notices_of('postgres',
+			"BEGIN; SET LOCAL session_replication_role = replica; $delete; ROLLBACK"),
+		'', 'not for a replicated DELETE');
+	like(notices_of('ann', $delete),
+		qr/^NOTICE:  task $id $text\nHINT:  To pause a schedule instead, use pg_task_hold\.$/,
+		'of a row that is removed');
+
 	# the row that runs, and one whose chain has gone on
 	my ($run, $gate) = row_in('WORK', repeat => '1 h');
 
@@ -220,10 +232,11 @@ subtest 'the end of a schedule' => sub {
 	end_run($run, $gate);
 	$id = $insert->(1, q{interval '1 h', NULL});
 	sql("UPDATE task SET next = 1 WHERE id = $id");
+	is(notices_of('ann', "BEGIN; $delete; ROLLBACK"), '', 'not for a removed row that has a next');
 	is(notices_of('ann', $stop), '', 'not for a row that has a next');
 
 	# many rows, in one statement or several of a client: some notices
-	for my $way ($stop, q{SELECT pg_task_cancel(id) FROM task WHERE key IS NOT NULL})
+	for my $way ($stop, $delete, q{SELECT pg_task_cancel(id) FROM task WHERE key IS NOT NULL})
 	{
 		$insert->(100, q{interval '1 h', NULL});
 		my $many = notices_of('ann', $way);
