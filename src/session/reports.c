@@ -239,19 +239,25 @@ first_value(Oid type, bool *isnull)
 
 /*
  * A function that holds, resumes, runs or, by its key, stops a task has found none: a client that
- * sends an id without a type calls the variant that takes a key.
+ * sends an id without a type calls the variant that takes a key, whose last argument is the queue.
  */
 static void
 notice_none(Form_pg_proc form, const ParamListInfo params)
 {
 	static Notices none;
-	bool has_key = form->proargtypes.values[0] == TEXTOID && !params->params[0].isnull;
+	int last = params->numParams - 1;
+	bool has_key = form->proargtypes.values[0] == TEXTOID && !params->params[0].isnull &&
+				   form->proargtypes.values[last] == TEXTOID && !params->params[last].isnull;
 	char *key = has_key ? TextDatumGetCString(params->params[0].value) : NULL;
+	char *hint = NULL;
 
-	notices_raise(&none, psprintf("%s has found no task for it", NameStr(form->proname)),
-				  key && *key && strspn(key, "0123456789") == strlen(key)
-					  ? "The first argument was taken for a key; an id must be of type bigint."
-					  : NULL);
+	if (key && *key && strspn(key, "0123456789") == strlen(key))
+		hint = "The first argument was taken for a key; an id must be of type bigint.";
+	else if (key)
+		hint = psprintf("It looked for the key in queue \"%s\" only: pg_task_repeating() has the"
+						" queues of schedules.",
+						TextDatumGetCString(params->params[last].value));
+	notices_raise(&none, psprintf("%s has found no task for it", NameStr(form->proname)), hint);
 }
 
 /* The handler of the language. */

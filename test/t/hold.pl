@@ -264,8 +264,8 @@ subtest 'schedules that run all the time are ended by their keys' => sub {
 		is(sql(q{SELECT count(*) FROM ended WHERE n <> 1}), 0, 'each call has stopped one task');
 		sql('DELETE FROM task; DELETE FROM ended');
 	}
-	is(notices_of('postgres', q{SELECT pg_task_cancel('fast 1')}),
-		'NOTICE:  pg_task_cancel has found no task for it', 'what has ended is none');
+	like(notices_of('postgres', q{SELECT pg_task_cancel('fast 1')}),
+		qr/\ANOTICE:  pg_task_cancel has found no task for it\n/, 'what has ended is none');
 	sql('DROP TRIGGER slow ON task');
 };
 

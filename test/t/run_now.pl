@@ -56,6 +56,14 @@ subtest 'one more run' => sub {
 			qr/\ANOTICE:  $function has found no task for it\nHINT:  .* an id must be of type bigint\.\z/,
 			"$function says that it finds none");
 	}
+	# nor does a key in another queue
+	for my $call (q{run_now('k'}, q{run_now('k', '1'}, q{hold('k'}, q{resume('k'}, q{cancel('k'})
+	{
+		like(notices_of('postgres', "SELECT pg_task_$call)"),
+			qr/\nHINT:  It looked for the key in queue "default" only: /, "the queue: $call");
+		like(notices_of('postgres', "SELECT pg_task_$call, queue => 'r')"),
+			qr/\nHINT:  It looked for the key in queue "r" only: /, "the queue: $call in r");
+	}
 	is(notices_of('postgres', 'SELECT pg_task_hold(-1)'), "NOTICE:  pg_task_hold has found no task for it",
 		'so it does for an id');
 	is(sql("SELECT pg_task_run_now($run), pg_task_run_now(NULL::bigint)"), '|', 'what has ended is none');
