@@ -436,7 +436,7 @@ subtest 'the table is locked against writes' => sub {
 
 # The statements of the manual, one by one: VACUUM takes no transaction block.
 subtest 'the history is emptied by hand' => sub {
-	my ($block) = grep { $_->{heading} eq 'Empty it now' } blocks_of('repeating.md');
+	my ($block) = grep { $_->{heading} eq 'When the history fills the disk' } blocks_of('repeating.md');
 	my $old = sql(q{SELECT now() - interval '2 days'});
 	my %row = (request => 'SELECT 1', state => 'DONE', dt => 'infinity', stop => $old);
 	my @go = (insert_task($node, %row), insert_task($node, %row, state => 'FAIL'),
