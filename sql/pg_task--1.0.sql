@@ -242,8 +242,12 @@ COMMENT ON FUNCTION pg_catalog.pg_task_retry(text, timestamptz) IS
 
 CREATE FUNCTION pg_catalog.pg_task_stop_flow(flow text) RETURNS bigint
     LANGUAGE pg_task_report VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $$
-UPDATE {table} AS t SET state = 'STOP'
+WITH l AS MATERIALIZED (
+SELECT t.id FROM {table} AS t
  WHERE t.flow = $1 AND t.state IN ('PLAN', 'WORK') AND t.id IS DISTINCT FROM pg_task_id(){condition}
+ ORDER BY t.id FOR NO KEY UPDATE OF t)
+UPDATE {table} AS t SET state = 'STOP' FROM l
+ WHERE t.id = l.id AND t.state IN ('PLAN', 'WORK'){condition}
 $$;
 
 COMMENT ON FUNCTION pg_catalog.pg_task_stop_flow(text) IS

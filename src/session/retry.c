@@ -197,7 +197,7 @@ pg_task_interrupt(PG_FUNCTION_ARGS)
 
 /* ---- pg_task_resume_flow ---- */
 
-#define STOPPED "(t.state = 'STOP' OR t.state = 'GONE' AND t.sqlstate = 'TK005')"
+#define GIVEN_UP "t.state = 'GONE' AND t.sqlstate = 'TK005'"
 
 /*
  * pg_task_resume_flow(flow): plan the tasks of a flow again that were stopped, and what is GONE
@@ -205,17 +205,19 @@ pg_task_interrupt(PG_FUNCTION_ARGS)
  * each.  Returns how many.
  *
  * Others may be given up while the rows are written: they are looked for again, until there are
- * none.  From then on none is, for the scheduler gives up nothing for a row that is locked.  Locks
- * are taken in the order of ids, against deadlocks.
+ * none.  From then on none is, for the scheduler gives up nothing for a row that is locked.  Each
+ * statement takes its locks in the order of ids, so that fewer callers meet in a deadlock.
  */
 Datum
 pg_task_resume_flow(PG_FUNCTION_ARGS)
 {
 	TableAccess access = table_access_open(ACCESS_ROWS);
-	const char *sql =
-		"WITH l AS MATERIALIZED (SELECT t.id FROM %s AS t WHERE t.flow = $1"
-		"    AND " STOPPED "%s ORDER BY t.id FOR NO KEY UPDATE OF t) "
-		"UPDATE %s AS t SET state = 'PLAN' FROM l WHERE t.id = l.id AND " STOPPED "%s";
+	const char *sql = "WITH l AS MATERIALIZED (SELECT t.id FROM %s AS t WHERE t.flow = $1"
+					  "    AND (%s)%s ORDER BY t.id FOR NO KEY UPDATE OF t),"
+					  " n AS (UPDATE %s AS t SET state = 'PLAN' FROM l"
+					  "        WHERE t.id = l.id AND (%s)%s RETURNING t.state) "
+					  "SELECT FROM n WHERE n.state = 'PLAN'";
+	const char *states = "t.state = 'STOP' OR " GIVEN_UP;
 	const char *failed = "SELECT t.id, concat('task ', t.id, ' (step ' || to_json(t.step) || ')',"
 						 "       ' is ', t.state, ': ' || left(t.error, 200)) FROM %s AS t"
 						 " WHERE t.flow = $1 AND (t.state = 'FAIL'"
@@ -228,9 +230,15 @@ pg_task_resume_flow(PG_FUNCTION_ARGS)
 
 	table_access_check_update(&access, COLUMN_STATE, "change");
 	SPI_connect();
-	sql = psprintf(sql, access.table, access.condition, access.table, access.condition);
-	while ((count = table_access_execute(&access, sql, options, SPI_OK_UPDATE)) > 0)
+	do
+	{
+		count = table_access_execute(&access,
+									 psprintf(sql, access.table, states, access.condition,
+											  access.table, states, access.condition),
+									 options, SPI_OK_SELECT);
 		resumed += count;
+		states = GIVEN_UP; /* what is stopped meanwhile stays so */
+	} while (count > 0);
 	count = table_access_execute(&access, psprintf(failed, access.rows), options, SPI_OK_SELECT);
 	for (i = 0; i < count; i++)
 		notices_raise(&unchanged, SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 2),
@@ -401,8 +409,9 @@ pg_task_retry_dependents(PG_FUNCTION_ARGS)
 	Retry retry = begin_retry("'FAIL', 'GONE', 'STOP'");
 	const TableAccess *access = &retry.access;
 	const char *first = "WITH n AS (UPDATE %s AS t SET state = 'PLAN', failed = 0"
-						"            WHERE t.id = $1 AND t.state IN (%s)%s RETURNING t.id) "
-						"SELECT array_agg(n.id)::bigint[], count(*) FROM n";
+						"            WHERE t.id = $1 AND t.state IN (%s)%s"
+						"        RETURNING t.id, t.state) "
+						"SELECT array_agg(n.id)::bigint[], count(*) FROM n WHERE n.state = 'PLAN'";
 	const char *behind =
 		"WITH RECURSIVE g (id, cause) AS MATERIALIZED ("
 		"SELECT r.id, u.id FROM %s AS r CROSS JOIN unnest(r.after) AS u (id)"
@@ -410,10 +419,10 @@ pg_task_retry_dependents(PG_FUNCTION_ARGS)
 		" d (id) AS (SELECT u.id FROM unnest($1) AS u (id)"
 		"            UNION SELECT g.id FROM d JOIN g ON g.cause = d.id),"
 		" l AS MATERIALIZED (SELECT t.id FROM %s AS t WHERE t.id IN (SELECT d.id FROM d)"
-		"                       AND t.state IN (%s)%s ORDER BY t.id FOR NO KEY UPDATE OF t),"
+		"                       AND " GIVEN_UP "%s ORDER BY t.id FOR NO KEY UPDATE OF t),"
 		" n AS (UPDATE %s AS t SET state = 'PLAN', failed = 0 FROM l"
-		"        WHERE t.id = l.id AND t.state IN (%s)%s RETURNING t.id) "
-		"SELECT array_agg(n.id)::bigint[], count(*) FROM n";
+		"        WHERE t.id = l.id AND " GIVEN_UP "%s RETURNING t.id, t.state) "
+		"SELECT array_agg(n.id)::bigint[], count(*) FROM n WHERE n.state = 'PLAN'";
 	SPIExecuteOptions options = {.params = table_access_param(INT8OID, PG_GETARG_DATUM(0))};
 	int64 planned = 0;
 	bool isnull;
@@ -423,8 +432,8 @@ pg_task_retry_dependents(PG_FUNCTION_ARGS)
 	(void) table_access_execute(access,
 								psprintf(first, access->table, retry.states, access->condition),
 								options, SPI_OK_SELECT);
-	behind = psprintf(behind, access->rows, access->table, retry.states, access->condition,
-					  access->table, retry.states, access->condition);
+	behind = psprintf(behind, access->rows, access->table, access->condition, access->table,
+					  access->condition);
 	for (;;)
 	{
 		ids = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);

@@ -157,6 +157,8 @@ subtest 'default privileges' => sub {
 	sql_in('closed', q{ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
 		CREATE EXTENSION pg_task; GRANT CREATE ON SCHEMA public TO boss});
 	is(sql_in('closed', 'SELECT pg_task_create()'), 'task', 'the table is made as its owner');
+	wait_until($node, q{SELECT state FROM pg_stat_task_scheduler() WHERE datname = 'closed'},
+		expected => 'running');
 	is(sql_in('closed', "SELECT count(*) FROM $_"), 1, "a superuser reads as the owner: $_")
 	  for 'pg_task_status()', 'pg_task_why(1)', 'pg_task_result(1)', q{pg_task_graph('f')},
 	  'pg_task_results(true, 1)';

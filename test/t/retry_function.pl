@@ -199,6 +199,30 @@ subtest 'what is just being given up' => sub {
 	}
 	is(states(), 'DONE55', 'also at once');
 
+	# what a trigger keeps as it is ends the search, too
+	sql(q{TRUNCATE task;
+		CREATE FUNCTION keep_state() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN NEW.state := OLD.state; RETURN NEW; END $$;
+		CREATE TRIGGER keep BEFORE UPDATE ON task FOR EACH ROW
+			WHEN (NEW.state = 'PLAN' AND OLD.state <> 'WORK') EXECUTE FUNCTION keep_state()});
+	$root = insert_task($node, flow => 'kept', request => 'SELECT 1', state => 'STOP');
+	is(sql("SELECT pg_task_retry_dependents($root), pg_task_resume_flow('kept')"), '0|0', 'kept');
+	sql('DROP TRIGGER keep ON task');
+
+	# what is stopped meanwhile stays so
+	$scheduler = open_session($node, 'postgres');
+	$caller = open_session($node, 'postgres');
+	my $later = insert_task($node, flow => 'kept', request => 'SELECT 1', dt => 'infinity');
+	$scheduler->query_safe("BEGIN; SELECT FROM task WHERE id = $root FOR NO KEY UPDATE");
+	$caller->query_until(qr/asked/, "\\echo asked\nSELECT pg_task_resume_flow('kept');\n");
+	wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_activity
+		WHERE wait_event_type = 'Lock' AND query LIKE '%resume_flow%'});
+	sql("SELECT pg_task_cancel($later)");
+	$scheduler->query_safe('COMMIT');
+	wait_for_state($node, $root, 'DONE');
+	is(task($node, $later, 'state'), 'STOP', 'what is stopped meanwhile stays so');
+	$_->quit for $scheduler, $caller;
+
 	# none is given up for a task that somebody may plan again, and others need not wait for that
 	sql('TRUNCATE task');
 	$root = insert_task($node, request => 'SELECT 1/0');
