@@ -904,7 +904,8 @@ SELECT 'warning', NULL, format('the %s table cannot be used. %s', s.which, s.fau
           FROM unnest('{queue,rate}'::text[]) AS w (which)) AS s
  WHERE s.fault IS NOT NULL
  UNION ALL
-(SELECT 'warning', f.queue, format('failed within an hour: %s of the %s tasks in the table', f.failed, f.ended),
+(SELECT 'warning', f.queue,
+        format('failed within an hour: %s of the %s tasks in the table', f.failed, f.ended),
         'SELECT * FROM pg_task_failures(''1 hour'')'
    FROM (SELECT e.queue, count(*) AS ended, count(*) FILTER (WHERE e.failed) AS failed
            FROM ended AS e WHERE e.stop > clock_timestamp() - interval '1 hour' GROUP BY 1) AS f

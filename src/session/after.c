@@ -24,9 +24,7 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "catalog/pg_class.h"
-#include "miscadmin.h"
 #include "storage/lmgr.h"
-#include "utils/acl.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -457,17 +455,6 @@ after_needs(const TriggerRow *row, Datum *after, int64 *watched)
 /* Of schedules that were stopped or removed. */
 static Notices ended;
 
-/* May the current user read the ids of this table's tasks? */
-static bool
-may_read_ids(Relation rel)
-{
-	Oid root = trigger_root_table(rel);
-	AttrNumber number = get_attnum(root, task_columns[COLUMN_ID].name);
-
-	return pg_class_aclcheck(root, GetUserId(), ACL_SELECT) == ACLCHECK_OK ||
-		   pg_attribute_aclcheck(root, number, GetUserId(), ACL_SELECT) == ACLCHECK_OK;
-}
-
 /*
  * Tell whoever has stopped or removed this row, if it repeats, that this was the end of its
  * schedule, unless they may not read which task it is.
@@ -479,7 +466,8 @@ after_tell_end(const TriggerRow *row, bool removed)
 	int64 id = DatumGetInt64(trigger_value(row, COLUMN_ID, &isnull));
 
 	if (!trigger_repeats(row) || SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA ||
-		!may_read_ids(row->rel) || notices_told(&ended) == NOTICES_MAX)
+		!table_access_reads(trigger_root_table(row->rel), COLUMN_ID) ||
+		notices_told(&ended) == NOTICES_MAX)
 		return;
 	notices_raise(&ended, psprintf("task " INT64_FORMAT " does not repeat any more", id),
 				  removed ? "To pause a schedule instead, use pg_task_hold."

@@ -109,7 +109,8 @@ hint_of_next_run(const TableAccess *access, int64 id)
 		"  FROM c ORDER BY c.n DESC LIMIT 1";
 	SPIExecuteOptions options = {.params = table_access_param(INT8OID, Int64GetDatum(id))};
 
-	if (notices_told(&unchanged) == NOTICES_MAX || !table_access_reads(access, COLUMN_NEXT) ||
+	if (notices_told(&unchanged) == NOTICES_MAX ||
+		!table_access_reads(access->relid, COLUMN_NEXT) ||
 		table_access_execute(access,
 							 psprintf(sql, access->rows, access->rows, CHAIN_MAX, CHAIN_MAX),
 							 options, SPI_OK_SELECT) == 0)

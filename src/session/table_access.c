@@ -378,17 +378,17 @@ table_access_check_update(const TableAccess *access, TaskColumn which, const cha
 }
 
 /*
- * Is this column there, and may the caller SELECT it?  For what is told beside the result, which
- * needs no privilege for that.
+ * Is this column there, and may the current user SELECT it?  For what is told beside the result,
+ * which needs no privilege for that.
  */
 bool
-table_access_reads(const TableAccess *access, TaskColumn which)
+table_access_reads(Oid relid, TaskColumn which)
 {
-	AttrNumber column = get_attnum(access->relid, task_columns[which].name);
+	AttrNumber column = get_attnum(relid, task_columns[which].name);
 
 	return column != InvalidAttrNumber &&
-		   (pg_class_aclcheck(access->relid, GetUserId(), ACL_SELECT) == ACLCHECK_OK ||
-			pg_attribute_aclcheck(access->relid, column, GetUserId(), ACL_SELECT) == ACLCHECK_OK);
+		   (pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) == ACLCHECK_OK ||
+			pg_attribute_aclcheck(relid, column, GetUserId(), ACL_SELECT) == ACLCHECK_OK);
 }
 
 /* Raise an error unless the caller may INSERT all columns. */

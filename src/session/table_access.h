@@ -48,7 +48,7 @@ extern TableAccess table_access_open(AccessKind kind);
 extern const char *table_access_own(const TableAccess *access);
 extern void
 table_access_check_update(const TableAccess *access, TaskColumn which, const char *purpose);
-extern bool table_access_reads(const TableAccess *access, TaskColumn which);
+extern bool table_access_reads(Oid relid, TaskColumn which);
 extern void table_access_check_insert(const TableAccess *access, const char *purpose);
 extern const TableAccess *table_access_current(void);
 extern ParamListInfo table_access_param(Oid type, Datum value);

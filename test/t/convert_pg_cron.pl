@@ -178,8 +178,8 @@ subtest 'the functions of the manual' => sub {
 		'that of another role is another one');
 	my $in = "$call schedule_in_database('mine', '0 5 * * *', 'SELECT 4', 'manual'";
 	my $moved = sql_as('app', "$in, active => false)", db => 'manual');
-	like(sql_in('manual', $mine), qr/, $moved\|cron.app\|mine\|app\|PLAN\|0 5 \* \* \*\|GMT\|SELECT 4\|/,
-		'in this database');
+	like(sql_in('manual', $mine),
+		qr/, $moved\|cron.app\|mine\|app\|PLAN\|0 5 \* \* \*\|GMT\|SELECT 4\|/, 'in this database');
 	is(sql_in('manual', "SELECT hold FROM task WHERE id = $moved"), 'not active', 'and off');
 	is(sql_as('app', "$in, 'app')", db => 'manual'), $moved, 'the same name changes it');
 	is(sql_in('manual', "SELECT hold FROM task WHERE id = $moved"), '', 'and it is on');
