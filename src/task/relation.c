@@ -148,11 +148,13 @@ name_locked(void *name)
 void
 relation_lock(Oid relid, LOCKMODE mode)
 {
-	char *name = get_rel_name(relid);
-	ErrorContextCallback callback = {
-		.previous = error_context_stack, .callback = name_locked, .arg = name};
+	ErrorContextCallback callback = {.previous = error_context_stack, .callback = name_locked};
 
-	if (name)
+	/* most often nobody is in the way */
+	if (ConditionalLockRelationOid(relid, mode))
+		return;
+	callback.arg = get_rel_name(relid);
+	if (callback.arg)
 		error_context_stack = &callback;
 	LockRelationOid(relid, mode);
 	error_context_stack = callback.previous;
