@@ -143,22 +143,12 @@ table_access_find(void)
 	return relid;
 }
 
-/*
- * Is pg_task.enabled off?  Of a database its scheduler has read that: what a session has may be
- * older.  Where it is off for the server, the supervisor knows no database.
- */
+/* Is pg_task.enabled off?  What the session itself has of ALTER DATABASE may be older. */
 static bool
 is_off(const SharedFindings *found)
 {
-	bool known = true;
-
-	if (!Settings.enabled)
-	{
-		LWLockAcquire(Shared->directory, LW_SHARED);
-		known = shared_database_find(MyDatabaseId) != NULL;
-		LWLockRelease(Shared->directory);
-	}
-	return !known || shared_database_is_disabled(MyDatabaseId, found);
+	/* read without the lock: only a moment after a reload it matters which of both is seen */
+	return !Shared->enabled || shared_database_is_disabled(MyDatabaseId, found);
 }
 
 /* Why no task of this database runs; NULL: it is served, or will be. */

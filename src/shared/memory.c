@@ -179,6 +179,7 @@ initialize_memory(void)
 	memset(Shared, 0, shared_size());
 	Shared->directory = &locks++->lock;
 	Shared->supervisor = SHARED_NO_PROC;
+	Shared->enabled = Settings.enabled;
 	for (i = 0; i < SHARED_SETTINGS; i++)
 		pg_atomic_init_u32(&Shared->settings[i], 0);
 	pg_atomic_init_u32(&Shared->settings_changes, 0);

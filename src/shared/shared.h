@@ -403,9 +403,12 @@ typedef struct SharedState
 	 *
 	 * "crowded": by the supervisor (own), and by a scheduler in show_idle (guess: the schedulers
 	 * are woken when it changes).
+	 *
+	 * "enabled": by sessions (guess); the supervisor writes it without, after a reload.
 	 */
 	int supervisor; /* the supervisor's process */
 	bool crowded;	/* more databases need a scheduler than there are places */
+	bool enabled;	/* pg_task.enabled of the server: that of a database may differ */
 	int ndatabases;
 	SharedDatabase databases[SHARED_DATABASES];
 	int nholds; /* holds that are taken */

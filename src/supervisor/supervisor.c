@@ -449,6 +449,7 @@ read_catalogs(MonoTime now)
 
 		entry->is_wanted = entry->is_unnamed = false;
 	}
+	Shared->enabled = Settings.enabled;
 	if (Settings.enabled)
 		read_wanted(now);
 	report_end_unseen(&MySupervisor.unusable);

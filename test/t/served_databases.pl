@@ -105,6 +105,10 @@ subtest 'pg_task.enabled of a database' => sub {
 	sql('ALTER DATABASE one SET pg_task.enabled = on');
 	$waiting = insert_task($node, db => 'one', request => 'SELECT 1');
 	$node->restart;
+	my $newer = open_session($node, 'one');
+	is($newer->query_safe("SHOW pg_task.enabled; SELECT pg_task_why($waiting)"),
+		"on\npg_task.enabled is off", 'nor where the session has it on');
+	$newer->quit;
 	is(task($node, $waiting, 'state', db => 'one'), 'PLAN',
 		'it cannot be switched on where it is off for the server');
 	set_conf($node, 'pg_task.enabled = on');
