@@ -61,7 +61,9 @@ my %alone = map { $_ => 1 } qw(default_transaction_read_only transaction_timeout
   exit_on_error default_tablespace log_statement log_min_duration_statement
   client_encoding track_activities
   idle_in_transaction_session_timeout default_transaction_isolation
-  enable_nestloop search_path lock_timeout jit_above_cost);
+  enable_nestloop search_path lock_timeout);
+# that of roles alone: to compile all that a scheduler asks of the catalogs takes half a minute
+my %of_roles = (jit_above_cost => 1);
 
 # The settings of each database, by their numbers: of those that can be combined, the first value of
 # each name, then the second, and so on.
@@ -71,7 +73,7 @@ for my $number (0 .. $#settings)
 	my $name = $settings[$number][0];
 
 	if ($alone{$name}) { push @sets, [$number] }
-	else { push @{ $shared[ $values{$name}++ ] }, $number }
+	elsif (!$of_roles{$name}) { push @{ $shared[ $values{$name}++ ] }, $number }
 }
 push @sets, @shared;
 
