@@ -986,7 +986,11 @@ SELECT x.level, x.datname, NULL::text, x.problem, x.hint
                EXISTS (SELECT FROM server AS s WHERE s.datname = current_database()) AS is_here,
                EXISTS (SELECT FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = t.tgfoid
                         WHERE p.proname = 'pg_task_planned'
-                          AND p.pronamespace = 'pg_catalog'::regnamespace) AS has_table) AS s
+                          AND p.pronamespace = 'pg_catalog'::regnamespace) AS has_table,
+               -- beside the supervisor, one scheduler, and what other parts of the server may take
+               greatest(1, current_setting('max_worker_processes')::int4 - 3
+                   - (current_setting('max_logical_replication_workers')::int4 > 0)::int4) AS most,
+               current_setting('pg_task.max_executors', true)::int4 AS executors) AS s
  CROSS JOIN LATERAL (VALUES
        (s.is NOT IN ('served', 'off', 'none'), 'critical', NULL::name,
         'pg_task serves no database of this server',
@@ -994,6 +998,9 @@ SELECT x.level, x.datname, NULL::text, x.problem, x.hint
        (s.is = 'off', 'info', NULL, 'no task starts: pg_task.enabled is off', 'pg_task.enabled'),
        (s.is = 'none', 'info', NULL, 'no task starts: pg_task.database is none',
         'pg_task.database'),
+       (s.is = 'served' AND s.most < s.executors, 'info', NULL,
+        format('at most %s tasks run at once, not pg_task.max_executors, %s: too few worker slots',
+               s.most, s.executors), 'max_worker_processes'),
        (s.is = 'served' AND NOT s.is_here AND s.has_table, 'critical', current_database(),
         'no task starts: no scheduler serves the database', 'pg_task.database'))
     AS x (is_so, level, datname, problem, hint)

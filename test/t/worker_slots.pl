@@ -135,10 +135,15 @@ subtest 'a database that waits for an executor' => sub {
 	my $fewer = qr/LOG:  pg_task can start at most 1 of 4 executors.*HINT:  .*to at least 8,/s;
 
 	unlike(log_since($node, 0), qr/pg_task can start at most/, 'all executors had slots');
+	is(sql(q{SELECT count(*) FROM pg_task_health() WHERE hint = 'max_worker_processes'}), 0,
+		'nor does pg_task_health say so');
 	$position = log_position($node);
 	$node->append_conf('postgresql.conf', 'max_worker_processes = 4');
 	$node->restart;
 	wait_for_log_line($node, $fewer, $position);
+	is(sql(q{SELECT level, problem FROM pg_task_health() WHERE hint = 'max_worker_processes'}),
+		'info|at most 1 tasks run at once, not pg_task.max_executors, 4: too few worker slots',
+		'pg_task_health says so');
 	insert_task($node, request => "SELECT hold('place')") for 1 .. 2;
 	wait_until($node, q{SELECT count(*) = 1 FROM task WHERE state = 'WORK'});
 	insert_task($node, db => 'db1', request => 'SELECT 1');
