@@ -425,9 +425,9 @@ CREATE FUNCTION pg_catalog.pg_task_facts(id bigint, attempt integer, start times
         OUT paused boolean, OUT rule_max integer, OUT rate integer, OUT per interval,
         OUT until timestamptz, OUT strict boolean, OUT full_total text, OUT again timestamptz,
         OUT running integer, OUT rate_next timestamptz, OUT pause_next timestamptz,
-        OUT isolated boolean, OUT held boolean, OUT supervised boolean, OUT crowded boolean,
-        OUT serves boolean, OUT prepared boolean, OUT idle boolean, OUT place boolean, OUT of_role integer,
-        OUT role_limit integer, OUT of_database integer, OUT database_limit integer,
+        OUT isolated boolean, OUT held boolean, OUT supervised boolean, OUT slots boolean,
+        OUT crowded boolean, OUT serves boolean, OUT prepared boolean, OUT idle boolean,
+        OUT place boolean, OUT of_role integer, OUT role_limit integer, OUT of_database integer, OUT database_limit integer,
         OUT busy integer, OUT executors integer, OUT bound_role text,
         OUT failing boolean, OUT taker text, OUT takers integer,
         OUT last_start timestamptz)
@@ -483,7 +483,9 @@ SELECT CASE
        WHEN t.dt > clock_timestamp() THEN
            format('planned for %s%s%s', t.dt, ', and ' || coalesce(q.never, f.not_role), t.ended)
        ELSE coalesce(f.not_role,
-           CASE WHEN f.serves AND (f.prepared OR f.failing) THEN NULL
+           CASE WHEN NOT f.slots THEN
+                    'too few worker slots for pg_task to run tasks: increase max_worker_processes'
+                WHEN f.serves AND (f.prepared OR f.failing) THEN NULL
                 WHEN f.held THEN 'a command needs this database for itself'
                 WHEN NOT f.supervised THEN 'the supervisor of pg_task does not run'
                 WHEN f.crowded THEN 'no scheduler serves this database at the moment:'
@@ -897,7 +899,14 @@ SELECT t.queue COLLATE "C" AS queue, count(*) AS due, min(t.dt) AS oldest
   FROM {figures} AS t
  WHERE t.state = 'PLAN' AND t.waits IS NULL AND t.dt < clock_timestamp() - interval '1 day'
    AND {t.max} <> 0
- GROUP BY 1)
+ GROUP BY 1),
+held AS MATERIALIZED (
+SELECT t.queue COLLATE "C" AS queue, t.id, t.key, t.streak, h.failed
+  FROM {figures} AS t CROSS JOIN LATERAL (SELECT
+       t.hold = format('failed %s times in a row', t.streak)
+           AND (t.repeat IS NOT NULL OR t.cron IS NOT NULL) AS failed) AS h
+ WHERE t.state = 'PLAN' AND t.waits IS NULL AND t.hold IS NOT NULL
+   AND (h.failed OR t.hold = 'copied from another database: see pg_task_release'))
 SELECT 'warning', NULL, format('the %s table cannot be used. %s', s.which, s.fault),
        'docs/queue-table.md says what it must be; where there is none, pg_task makes it'
   FROM (SELECT w.which, pg_task_side_fault(w.which) AS fault
@@ -930,13 +939,16 @@ SELECT 'warning', NULL, format('the %s table cannot be used. %s', s.which, s.fau
                            AND t.queue = e.queue))
   ORDER BY e.id DESC LIMIT 20)
  UNION ALL
-(SELECT 'warning', t.queue, format('%s is on hold: it has failed %s times in a row',
-              coalesce('schedule ' || to_json(t.key), 'a schedule'), t.streak),
-        format('mend it, then SELECT pg_task_resume(%s)', t.id)
-   FROM {figures} AS t
-  WHERE t.state = 'PLAN' AND t.waits IS NULL AND (t.repeat IS NOT NULL OR t.cron IS NOT NULL)
-    AND t.hold = format('failed %s times in a row', t.streak)
-  ORDER BY t.id DESC LIMIT 20)
+(SELECT 'warning', h.queue, format('%s is on hold: it has failed %s times in a row',
+              coalesce('schedule ' || to_json(h.key), 'a schedule'), h.streak),
+        format('mend it, then SELECT pg_task_resume(%s)', h.id)
+   FROM held AS h WHERE h.failed
+  ORDER BY h.id DESC LIMIT 20)
+ UNION ALL
+SELECT 'warning', NULL, format('tasks on hold, copied from another database: %s', count(*)),
+       'stop what must not run here, then SELECT pg_task_release()'
+  FROM held AS h WHERE NOT h.failed
+HAVING count(*) > 0
  UNION ALL
 (SELECT 'info', w.queue,
         format('due tasks: %s, the first since %s; but the queue is paused', w.due, w.oldest),
@@ -988,8 +1000,8 @@ SELECT x.level, x.datname, NULL::text, x.problem, x.hint
                         WHERE p.proname = 'pg_task_planned'
                           AND p.pronamespace = 'pg_catalog'::regnamespace) AS has_table,
                -- beside the supervisor, one scheduler, and what other parts of the server may take
-               greatest(1, current_setting('max_worker_processes')::int4 - 3
-                   - (current_setting('max_logical_replication_workers')::int4 > 0)::int4) AS most,
+               current_setting('max_worker_processes')::int4 - 3
+                   - (current_setting('max_logical_replication_workers')::int4 > 0)::int4 AS most,
                current_setting('pg_task.max_executors', true)::int4 AS executors) AS s
  CROSS JOIN LATERAL (VALUES
        (s.is NOT IN ('served', 'off', 'none'), 'critical', NULL::name,
@@ -998,9 +1010,11 @@ SELECT x.level, x.datname, NULL::text, x.problem, x.hint
        (s.is = 'off', 'info', NULL, 'no task starts: pg_task.enabled is off', 'pg_task.enabled'),
        (s.is = 'none', 'info', NULL, 'no task starts: pg_task.database is none',
         'pg_task.database'),
-       (s.is = 'served' AND s.most < s.executors, 'info', NULL,
+       (s.is = 'served' AND s.most < 0, 'critical', NULL,
+        'no task starts: too few worker slots for pg_task', 'max_worker_processes'),
+       (s.is = 'served' AND s.most >= 0 AND greatest(s.most, 1) < s.executors, 'info', NULL,
         format('at most %s tasks run at once, not pg_task.max_executors, %s: too few worker slots',
-               s.most, s.executors), 'max_worker_processes'),
+               greatest(s.most, 1), s.executors), 'max_worker_processes'),
        (s.is = 'served' AND NOT s.is_here AND s.has_table, 'critical', current_database(),
         'no task starts: no scheduler serves the database', 'pg_task.database'))
     AS x (is_so, level, datname, problem, hint)

@@ -219,7 +219,9 @@ publish_table(TaskTable *table, const char *owner, const char *user)
 						" \"%s\"",
 						table->name, MyScheduler->database, owner, user),
 				 errdetail("A table that is there keeps its owner."),
-				 errhint("SELECT pg_task_change_owner(%s) changes that.", quote_literal_cstr(user)),
+				 errhint("Name role \"%s\" in \"pg_task.database\", or SELECT"
+						 " pg_task_change_owner(%s).",
+						 owner, quote_literal_cstr(user)),
 				 errhidecontext(true)));
 	if (table->away && !was_away)
 		ereport(LOG,

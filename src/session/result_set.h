@@ -17,7 +17,7 @@
 #include "nodes/execnodes.h"
 
 /* Most columns of a ResultRow. */
-#define RESULT_ROW_MAX 37
+#define RESULT_ROW_MAX 38
 
 /* A row whose columns are set by their names; what is not set is NULL. */
 typedef struct ResultRow

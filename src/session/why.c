@@ -321,6 +321,7 @@ set_survey(ResultRow *row, const WhyTask *task)
 	/* whether the database is served */
 	set_bool(row, "held", survey->held);
 	set_bool(row, "supervised", survey->supervised);
+	set_bool(row, "slots", arbiter_slots() > 0);
 	set_bool(row, "crowded", survey->crowded && survey->state == SCHEDULER_FREE);
 	set_bool(row, "serves", survey->state == SCHEDULER_RUNNING);
 	set_bool(row, "prepared", survey->prepared);
@@ -357,7 +358,7 @@ set_survey(ResultRow *row, const WhyTask *task)
 Datum
 pg_task_facts(PG_FUNCTION_ARGS)
 {
-	TupleDesc desc = result_row_desc(fcinfo, 37);
+	TupleDesc desc = result_row_desc(fcinfo, 38);
 	WhyTask task = {
 		.access = table_access_current(),
 		.run = {PG_GETARG_INT64(0), PG_GETARG_INT32(1), PG_GETARG_TIMESTAMPTZ(2)},

@@ -255,6 +255,10 @@ subtest 'copied rows' => sub {
 		('SELECT 3', 4294967297, NULL, 'WORK'), ('SELECT 4', 4294967297, NULL, 'DONE')});
 	is(sql_in('rows', q{SELECT string_agg(request || coalesce(left(hold, 6), ''), ',' ORDER BY id)
 		FROM task}), 'SELECT 1copied,SELECT 2copied,SELECT 3copied,SELECT 4', 'they are on hold');
+	my $health = q{SELECT level, problem FROM pg_task_health() WHERE datname = 'rows'};
+	# that in WORK is planned again first
+	wait_until($node, $health, db => 'rows',
+		expected => 'warning|tasks on hold, copied from another database: 3');
 	my $locker = open_session($node, 'rows');
 	$locker->query_safe(q{BEGIN; SELECT FROM task WHERE request = 'SELECT 1' FOR UPDATE});
 	is(release('rows'), 't', 'released');
@@ -267,6 +271,7 @@ subtest 'copied rows' => sub {
 	is(release('rows'), 't', 'released again');
 	wait_until($node, q{SELECT state = 'DONE' FROM task WHERE request = 'SELECT 1'}, db => 'rows');
 	is(release('rows'), 'f', 'that was all');
+	is(sql_in('rows', $health), '', 'and pg_task_health is content');
 	# code of the owner's that a query would run
 	sql_in('rows', q{CREATE FUNCTION counted() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN
 			RETURN NEW; END';

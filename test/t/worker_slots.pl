@@ -167,6 +167,11 @@ subtest 'too few slots for an executor' => sub {
 	$node->restart;
 	ok(wait_for_log_line($node, qr/too few worker slots for pg_task/, $position),
 		'too few worker slots are reported');
+	my $id = insert_task($node, request => 'SELECT 1');
+	wait_until($node, "SELECT pg_task_why($id)", expected =>
+		  'too few worker slots for pg_task to run tasks: increase max_worker_processes');
+	like(sql('SELECT level, problem FROM pg_task_health()'),
+		qr/^critical\|no task starts: too few worker slots for pg_task$/m, 'and by pg_task_health');
 };
 
 # The supervisor and the launcher of logical replication have both.
@@ -174,8 +179,9 @@ subtest 'no slot for a scheduler' => sub {
 	$node->append_conf('postgresql.conf', 'max_worker_processes = 2');
 	$node->restart;
 	my $id = insert_task($node, request => 'SELECT 1');
-	wait_until($node, qq{SELECT pg_task_why($id)}, expected => 'no scheduler serves this database at'
-		. ' the moment: databases take turns, see max_worker_processes and pg_task.max_schedulers');
+	is(sql("SELECT pg_task_why($id)"),
+		'too few worker slots for pg_task to run tasks: increase max_worker_processes',
+		'pg_task_why says so, and nothing of turns');
 	is(sql(q{SELECT problem, hint FROM pg_task_health() WHERE datname = 'postgres'}),
 		'its scheduler waits for a worker slot|max_worker_processes, and pg_task.max_schedulers',
 		'pg_task_health names both settings, and nothing else');
