@@ -110,7 +110,7 @@ prepare_store(ClockNow now)
 		store.read = true;
 	}
 	if (table)
-		report_end(&store.faults, NULL);
+		report_end(&store.faults, false);
 	else
 	{
 		fault = psprintf("%s is not usable. %s", MyScheduler->table->side_name[SIDE_RATE],

@@ -216,7 +216,7 @@ end_batches(const BatchFailure *failure)
 void
 refused_end_reports(void)
 {
-	report_end(&refused.reported, NULL);
+	report_end(&refused.reported, false);
 	figure_set(FIGURE_FAILING, 0);
 }
 

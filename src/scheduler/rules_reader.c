@@ -184,7 +184,7 @@ forget_table(bool another pg_attribute_unused())
 	Oid relid = queues ? queues->relid : InvalidOid;
 
 	if (queues)
-		report_end(&reader.faults, NULL);
+		report_end(&reader.faults, false);
 	else
 	{
 		report_fault(MyScheduler->table->side_fault[SIDE_QUEUE]);

@@ -315,7 +315,7 @@ prepare_table(void)
 	if (!OidIsValid(MyScheduler->last_relid))
 		shared_wake_supervisor(); /* another scheduler may be started */
 	if (prepared->code == NULL)
-		report_end(&MyScheduler->owner_code, NULL);
+		report_end(&MyScheduler->owner_code, false);
 	table_again_at = prepared->side_fault[SIDE_QUEUE] || prepared->side_fault[SIDE_RATE]
 						 ? clock_plus_ms(clock_mono(), SIDE_AGAIN_MS)
 						 : CLOCK_NEVER;

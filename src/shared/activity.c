@@ -54,14 +54,6 @@ progress_of_arguments(FunctionCallInfo fcinfo, int first)
 	return report;
 }
 
-/* Nothing is said yet. */
-void
-progress_clear(Progress *progress)
-{
-	progress->done = progress->total = ACTIVITY_UNKNOWN;
-	progress->message[0] = '\0';
-}
-
 /* This is said now.  The caller holds what guards the progress. */
 void
 progress_update(Progress *progress, const ProgressReport *report)

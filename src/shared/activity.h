@@ -70,7 +70,14 @@ extern void activity_progress(SharedActivity *place, const ProgressReport *repor
 /* For all. */
 extern bool activity_read(SharedActivity *place, Activity *activity);
 extern ProgressReport progress_of_arguments(FunctionCallInfo fcinfo, int first);
-extern void progress_clear(Progress *progress);
 extern void progress_update(Progress *progress, const ProgressReport *report);
+
+/* Nothing is said yet. */
+static inline void
+progress_clear(Progress *progress)
+{
+	progress->done = progress->total = ACTIVITY_UNKNOWN;
+	progress->message[0] = '\0';
+}
 
 #endif /* PG_TASK_ACTIVITY_H */

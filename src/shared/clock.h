@@ -12,7 +12,10 @@
 
 #include "postgres.h"
 
-#include "datatype/timestamp.h"
+#include <limits.h>
+#include <time.h>
+
+#include "utils/timestamp.h"
 
 /*
  * Microseconds.  The same in all processes of a machine, and without meaning after a reboot.  0, as
@@ -33,10 +36,51 @@ typedef struct ClockNow
 	TimestampTz wall;
 } ClockNow;
 
-extern MonoTime clock_mono(void);
-extern ClockNow clock_now(void);
-extern MonoTime clock_of_wall(ClockNow now, TimestampTz moment);
-extern long clock_ms_until(MonoTime now, MonoTime moment);
+/*
+ * The monotonic clock may start at 0 when the machine boots.  This is added to it, so that
+ * CLOCK_LONG_AGO is long before any value.
+ */
+#define CLOCK_CENTURY_US (INT64CONST(36525) * USECS_PER_DAY)
+
+static inline MonoTime
+clock_mono(void)
+{
+	struct timespec now;
+
+	(void) clock_gettime(CLOCK_MONOTONIC, &now);
+	return (MonoTime){CLOCK_CENTURY_US + (int64) now.tv_sec * 1000000 + now.tv_nsec / 1000};
+}
+
+static inline ClockNow
+clock_now(void)
+{
+	return (ClockNow){clock_mono(), GetCurrentTimestamp()};
+}
+
+/*
+ * Convert a time of the wall clock, assuming that the clock is not set until then.  A past time
+ * is converted to "now".
+ */
+static inline MonoTime
+clock_of_wall(ClockNow now, TimestampTz moment)
+{
+	if (moment <= now.wall)
+		return now.mono;
+	if (moment - CLOCK_CENTURY_US >= now.wall)
+		return CLOCK_NEVER;
+	return (MonoTime){now.mono.us + (moment - now.wall)};
+}
+
+/* Return how long to sleep until a moment (ms), rounded up so as not to wake before it. */
+static inline long
+clock_ms_until(MonoTime now, MonoTime moment)
+{
+	if (moment.us <= now.us)
+		return 0;
+	if (moment.us - now.us >= (int64) INT_MAX * 1000)
+		return INT_MAX;
+	return (long) ((moment.us - now.us + 999) / 1000);
+}
 
 static inline MonoTime
 clock_plus_ms(MonoTime moment, int64 ms)

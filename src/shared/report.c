@@ -3,7 +3,7 @@
  *		Causes that are logged once while they last.
  *
  * A process calls report_due each time it finds a cause, and logs it if that returns true.  It says
- * when the cause has ended, or ends all that it has not found since it last did so.
+ * when all have ended, or those that it has not found since it last did so.
  *
  * Memory of one process.  This file logs nothing.
  */
@@ -22,7 +22,7 @@ typedef struct ReportedCause
 	slist_node node;
 	MonoTime since;
 	bool logged;
-	bool seen; /* since the last report_end_unseen */
+	bool seen; /* since the unseen ones were last ended */
 	char text[FLEXIBLE_ARRAY_MEMBER];
 } ReportedCause;
 
@@ -62,9 +62,9 @@ report_due(Reports *reports, const char *text, int patience)
 	return true;
 }
 
-/* End this cause, which need not be known; NULL: all, or those that were not seen. */
-static void
-end_causes(Reports *reports, const char *text, bool unseen)
+/* All causes have ended; or, if "unseen", those that report_due was not called for since. */
+void
+report_end(Reports *reports, bool unseen)
 {
 	slist_mutable_iter iter;
 
@@ -72,26 +72,13 @@ end_causes(Reports *reports, const char *text, bool unseen)
 	{
 		ReportedCause *cause = slist_container(ReportedCause, node, iter.cur);
 
-		if ((unseen && cause->seen) || (text && strncmp(cause->text, text, CAUSE_MAX) != 0))
+		if (unseen && cause->seen)
 		{
-			cause->seen &= !unseen;
+			cause->seen = false;
 			continue;
 		}
 		slist_delete_current(&iter);
 		reports->count--;
 		pfree(cause);
 	}
-}
-
-void
-report_end(Reports *reports, const char *text)
-{
-	end_causes(reports, text, false);
-}
-
-/* The causes have ended that report_due was not called for since the last call. */
-void
-report_end_unseen(Reports *reports)
-{
-	end_causes(reports, NULL, true);
 }

@@ -17,7 +17,6 @@ typedef struct Reports
 } Reports;
 
 extern bool report_due(Reports *reports, const char *cause, int patience);
-extern void report_end(Reports *reports, const char *cause); /* NULL: all have ended */
-extern void report_end_unseen(Reports *reports);
+extern void report_end(Reports *reports, bool unseen);
 
 #endif /* PG_TASK_REPORT_H */

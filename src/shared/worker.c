@@ -79,7 +79,7 @@ worker_start(const char *kind, const char *database, const char *role, int slot,
 	memcpy(worker.bgw_extra, &generation, sizeof(generation));
 	worker.bgw_notify_pid = MyProcPid;
 	if (RegisterDynamicBackgroundWorker(&worker, &handle))
-		report_end(&missing, NULL);
+		report_end(&missing, false);
 	else
 		handle = NULL;
 	MemoryContextSwitchTo(old);
@@ -98,18 +98,6 @@ worker_report_none(const char *process, const char *database)
 		 errmsg("no background worker slot is free for %s of database \"%s\"", process, database),
 		 errdetail("Its tasks wait."),
 		 errhint("Increase \"max_worker_processes\", or lower \"pg_task.max_executors\".")));
-}
-
-/*
- * Return the index of the slot that this process was started for, and the generation of the
- * reservation.
- */
-int
-worker_slot(Datum arg, uint32 *generation)
-{
-	Assert(MyBgworkerEntry != NULL);
-	memcpy(generation, MyBgworkerEntry->bgw_extra, sizeof(*generation));
-	return DatumGetInt32(arg);
 }
 
 /*

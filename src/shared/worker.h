@@ -15,7 +15,18 @@ extern void worker_register_supervisor(void); /* for pg_task.c */
 extern BackgroundWorkerHandle *
 worker_start(const char *kind, const char *database, const char *role, int slot, uint32 generation);
 extern void worker_report_none(const char *process, const char *database);
-extern int worker_slot(Datum arg, uint32 *generation);
+
+/*
+ * Return the index of the slot that this process was started for, and the generation of the
+ * reservation.
+ */
+static inline int
+worker_slot(Datum arg, uint32 *generation)
+{
+	Assert(MyBgworkerEntry != NULL);
+	memcpy(generation, MyBgworkerEntry->bgw_extra, sizeof(*generation));
+	return DatumGetInt32(arg);
+}
 
 /* For every process that runs users' functions: executors and schedulers. */
 extern void port_describe(void);

@@ -452,7 +452,7 @@ read_catalogs(MonoTime now)
 	Shared->enabled = Settings.enabled;
 	if (Settings.enabled)
 		read_wanted(now);
-	report_end_unseen(&MySupervisor.unusable);
+	report_end(&MySupervisor.unusable, true);
 	MySupervisor.visit = Max(VISIT_MS, VISIT_EACH_MS * list_length(MySupervisor.databases));
 	/* a missing role may exist by now, and this process may not have got the invalidation yet */
 	if (MySupervisor.unusable.count > 0)

@@ -48,7 +48,6 @@ allocate(void)
 #include "scheduler/order.c"
 #include "scheduler/role_line.c"
 #include "scheduler/groups.c"
-#include "shared/clock.c"
 
 /* Fail the check unless this holds. */
 #define CHECK(condition)                                                      \

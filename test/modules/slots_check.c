@@ -28,6 +28,11 @@
 			elog(ERROR, REFUSED); \
 	} while (0)
 
+/* No time passes, and nobody waits. */
+#include "shared/clock.h"
+#define clock_mono() ((MonoTime){1})
+#define clock_ms_until(now, moment) ((void) (moment), 0L)
+
 #include "shared/databases.c"
 #include "shared/hints.c"
 #include "shared/slots.c"
@@ -67,22 +72,10 @@ shared_databases_changed(void)
 {
 }
 
-long
-clock_ms_until(MonoTime now pg_attribute_unused(), MonoTime moment pg_attribute_unused())
-{
-	return 0;
-}
-
 int
 crash_holds(Oid database pg_attribute_unused())
 {
 	return 0;
-}
-
-MonoTime
-clock_mono(void)
-{
-	return (MonoTime){1};
 }
 
 static LWLock *
