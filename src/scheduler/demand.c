@@ -14,8 +14,8 @@
 #include "utils/memutils.h"
 
 #include "scheduler/demand.h"
+#include "scheduler/groups.h"
 #include "scheduler/pool.h"
-#include "scheduler/role_line.h"
 #include "scheduler/work.h"
 #include "shared/arbiter.h"
 #include "shared/worker.h"
@@ -245,7 +245,7 @@ demand_block(DispatchRound *round, QueueGroup *group, const Role *role)
 	entry->group_role = group->role;
 	entry->group_role->oid = role->oid;
 	entry->group_role->limited = role->database_limit >= 0;
-	entry->demand = role_line_block(group, round->now);
+	entry->demand = groups_block_role(group, round->now);
 	entry->executors = count_executors(role->oid);
 	entry->number = list_length(round->blocked);
 	round->blocked = lappend(round->blocked, entry);

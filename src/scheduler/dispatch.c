@@ -23,7 +23,6 @@
 #include "scheduler/pool.h"
 #include "scheduler/rate_store.h"
 #include "scheduler/refused.h"
-#include "scheduler/role_line.h"
 #include "scheduler/round.h"
 #include "scheduler/rules_reader.h"
 #include "scheduler/scan.h"
@@ -289,7 +288,7 @@ try_taker(DispatchRound *round, QueueGroup *group, const Role *role)
 						scan_is_suspect(group->places[group->next].id));
 			break;
 		case TAKER_NONE:
-			order_await_taker(group->role);
+			order_skip_role(group->role, ROLE_TAKERLESS);
 			break;
 		case TAKER_OTHER_QUEUE:
 			order_skip(group);
@@ -322,7 +321,7 @@ fail_group(DispatchRound *round, QueueGroup *group, const Role *role)
 	round->failed += count;
 	round->dropped |= count > 0;
 	if (count == 0)
-		order_skip_role(group->role);
+		order_skip_role(group->role, ROLE_SKIPPED);
 	else if (!strict_awaits(round, group, first))
 		order_skip(group);
 }

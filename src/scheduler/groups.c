@@ -23,7 +23,6 @@
 #include "shared/name_hash.h"
 #include "scheduler/order.h"
 #include "scheduler/rates.h"
-#include "scheduler/role_line.h"
 
 /*
  * As many groups are remembered at most: 100,000 queues and what runs beside them.  One in a queue
@@ -39,6 +38,9 @@
  * each, or after this many as long as it was not read to its end.
  */
 #define MISSED_READING 16
+
+/* Groups of a blocked role that are asked for the tasks that they could start. */
+#define DEMAND_GROUPS 32
 
 typedef struct GroupEntry
 {
@@ -66,12 +68,7 @@ hash_group(const TaskGroup *key)
 #define SH_KEY key
 #define SH_HASH_KEY(tb, key) hash_group(key)
 #define SH_EQUAL(tb, a, b) task_same_group(a, b)
-#define SH_STORE_HASH
-#define SH_GET_HASH(tb, entry) (entry)->hash
-#define SH_SCOPE static inline
-#define SH_DECLARE
-#define SH_DEFINE
-#include "lib/simplehash.h"
+#include "shared/name_hash.h"
 
 /* Static, because rows are remembered from iteration to iteration. */
 static struct
@@ -515,6 +512,51 @@ groups_read_ahead(QueueGroup **batch, int limit, ClockNow now)
 	}
 	pfree(first);
 	return count;
+}
+
+/* Count the tasks of a group that could start now, as far as rows were read. */
+static int
+count_startable(const QueueGroup *group, ClockNow now)
+{
+	int count =
+		Min(group->count - group->next, queue_free_places(group->queue, &group->key, now.mono));
+	int i = group->next;
+
+	while (i - group->next < count && group->places[i].dt <= now.wall)
+		i++;
+	return i - group->next;
+}
+
+/*
+ * The role of this group, which order_next returned, has no executor for it: skip the role until
+ * the next round.  Returns what it needs; it looks at no more than DEMAND_GROUPS groups for that,
+ * and counts one task for each other queue.
+ */
+RoleDemand
+groups_block_role(QueueGroup *group, ClockNow now)
+{
+	GroupRole *role = group->role;
+	RoleDemand demand = {0, 0};
+	QueueGroup *looked[DEMAND_GROUPS];
+	int count = 0;
+
+	if (role->since.us == 0)
+		role->since = now.mono;
+	while (count < DEMAND_GROUPS && (group = order_next_of_role(role, now)) != NULL)
+	{
+		double average = queue_average(group->queue);
+
+		demand.tasks += count_startable(group, now);
+		demand.average = average < 0 || demand.average < 0 ? -1 : Max(demand.average, average);
+		order_detach(group);
+		looked[count++] = group;
+	}
+	if (count == DEMAND_GROUPS)
+		demand.tasks = Max(demand.tasks, role->ngroups);
+	order_skip_role(role, ROLE_SKIPPED);
+	while (count > 0)
+		order_attach(looked[--count]);
+	return demand;
 }
 
 /*

@@ -11,6 +11,13 @@
 #include "shared/clock.h"
 #include "shared/task.h"
 
+/* What a role needs that has no executor for its next task. */
+typedef struct RoleDemand
+{
+	int tasks;		/* tasks that could start, or fewer if they are in many groups */
+	double average; /* the longest average duration of their queues (us); negative: not known */
+} RoleDemand;
+
 extern void groups_create(int64 aging);
 extern void groups_clear(void);
 
@@ -22,6 +29,7 @@ extern bool groups_forget_unseen(MonoTime now, int limit);
 extern bool groups_lack(void);
 
 extern int groups_read_ahead(QueueGroup **batch, int limit, ClockNow now);
+extern RoleDemand groups_block_role(QueueGroup *group, ClockNow now);
 extern void groups_read(QueueGroup *group, const TaskPlace *places, int count, int limit);
 
 extern bool groups_advance(ClockNow now);

@@ -21,6 +21,12 @@
  * the scheduler, so a round costs what it looks at.  A group whose next row is not known has the
  * position up to which it was read: it has to be read when it is the first.
  *
+ * A role that has due tasks and no executor, and for which none can be started, waits in line: it
+ * stays skipped in round after round.  Each round calls the first few whose time has come, those
+ * that have waited longest for an executor, and more as long as executors are started for them.  A
+ * role gets an executor (demand.c) only when it is called, so one in line has none.  To walk over
+ * the roles in line is cheap for the thousand roles that a database may have by the manual.
+ *
  * The heaps are pairing heaps: nothing is allocated when a group moves, so nothing can fail.
  *
  * This file is plain memory: no SPI, no shared memory, and it reads no clock.  It does not change
@@ -36,6 +42,13 @@
 
 /* The wall clock was set if it differs by this (us) from what the monotonic clock makes of it. */
 #define CLOCK_STEP_US 100000
+
+/*
+ * Delay of the next start for a role, after an executor of it could not connect (ms): doubled each
+ * time, up to the second.
+ */
+#define RETRY_MS 1000
+#define RETRY_MAX_MS 30000
 
 typedef struct RoleEntry
 {
@@ -58,12 +71,7 @@ hash_role(const GroupRole *role)
 #define SH_HASH_KEY(tb, key) hash_role(key)
 #define SH_EQUAL(tb, a, b) \
 	((a)->limit == (b)->limit && (a)->taker == (b)->taker && strcmp((a)->name, (b)->name) == 0)
-#define SH_STORE_HASH
-#define SH_GET_HASH(tb, entry) (entry)->hash
-#define SH_SCOPE static inline
-#define SH_DECLARE
-#define SH_DEFINE
-#include "lib/simplehash.h"
+#include "shared/name_hash.h"
 
 /* Static, because the order is remembered from iteration to iteration. */
 static struct
@@ -72,7 +80,7 @@ static struct
 	int64 aging;			   /* time that is worth one priority (us); 0: none is */
 	roletable_hash *table;	   /* all roles that have groups */
 	pairingheap roles;		   /* those that have a ready group, and are not skipped */
-	dlist_head skipped_roles;  /* and those that wait in line: see role_line.c */
+	dlist_head skipped_roles;  /* and those that wait in line */
 	pairingheap closed;		   /* closed queues, by the time when they are opened */
 	pairingheap future;		   /* groups whose next row is not due, by its dt */
 	dlist_head skipped_groups; /* until the next round */
@@ -237,22 +245,6 @@ order_find_or_add_role(const char *name, QueueLimit *limit, int64 taker)
 	dlist_init(&role->with_behind);
 	dlist_init(&role->yielded);
 	return insert_role(order.table, role)->role;
-}
-
-/*
- * Call "act", with these arguments, for the role with this OID, once for each limit of its queues.
- * A loop over all roles.
- */
-void
-order_each_role(Oid oid, void (*act)(GroupRole *, bool, MonoTime), bool flag, MonoTime now)
-{
-	roletable_iterator iter;
-	RoleEntry *entry;
-
-	roletable_start_iterate(order.table, &iter);
-	while ((entry = roletable_iterate(order.table, &iter)) != NULL)
-		if (entry->role->oid == oid)
-			act(entry->role, flag, now);
 }
 
 /* Free a role if no group is left of it. */
@@ -525,41 +517,31 @@ order_undo_start(QueueState *queue, QueueStart start)
 
 /* ---- roles that are skipped ---- */
 
-/* Skip all groups of a role until the next round.  Those that wait behind its own become first. */
+/* Skip all groups of a role for so long.  Those that wait behind its own become first. */
 void
-order_skip_role(GroupRole *role)
+order_skip_role(GroupRole *role, RoleSkip skip)
 {
 	dlist_mutable_iter iter;
 
 	if (role->skip)
 		return;
 	unlink_role(role);
-	role->skip = ROLE_SKIPPED;
+	role->skip = skip;
 	dlist_push_tail(&order.skipped_roles, &role->skipped_node);
 	dlist_foreach_modify(iter, &role->with_behind)
 		make_first_ready(dlist_container(QueueGroup, listed, iter.cur)->queue);
 }
 
 /* A role is not skipped any more: bring it back, and its groups that have made way. */
-void
-order_end_skip(GroupRole *role)
+static void
+end_skip(GroupRole *role)
 {
 	Assert(role->skip);
 	dlist_delete(&role->skipped_node);
 	role->skip = ROLE_NOT_SKIPPED;
 	link_role(role);
 	while (!dlist_is_empty(&role->yielded))
-	{
 		add_due(dlist_head_element(QueueGroup, listed, &role->yielded));
-	}
-}
-
-/* No session waits that may take tasks of this role: it stays skipped until one does. */
-void
-order_await_taker(GroupRole *role)
-{
-	order_skip_role(role);
-	role->skip = ROLE_TAKERLESS;
 }
 
 /* Sessions wait for tasks: the roles take part again that have waited for that. */
@@ -573,7 +555,7 @@ order_takers_came(void)
 		GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
 
 		if (role->skip == ROLE_TAKERLESS)
-			order_end_skip(role);
+			end_skip(role);
 	}
 }
 
@@ -594,14 +576,109 @@ order_rules_changed(void)
 		if (entry->role->full)
 			end_full(entry->role->limit);
 	while (!dlist_is_empty(&order.skipped_roles))
-		order_end_skip(dlist_head_element(GroupRole, skipped_node, &order.skipped_roles));
+		end_skip(dlist_head_element(GroupRole, skipped_node, &order.skipped_roles));
 }
 
-/* The list of the roles that are skipped. */
-dlist_head *
-order_skipped_roles(void)
+/* ---- roles without an executor: the line ---- */
+
+/* A role that is skipped in this round waits in line.  It is not called before this time. */
+void
+role_line_add(GroupRole *role, MonoTime not_before)
 {
-	return &order.skipped_roles;
+	Assert(role->skip != ROLE_NOT_SKIPPED);
+	role->skip = ROLE_IN_LINE;
+	role->not_before = not_before;
+}
+
+/*
+ * Call the first roles in line: their tasks take part in this round.  "full": not those that the
+ * connection limit of the database keeps from starting.  Returns how many.
+ */
+int
+role_line_call(MonoTime now, bool full)
+{
+	GroupRole *first[ROLE_LINE_CALLED];
+	int count = 0;
+	int i;
+	dlist_iter iter;
+
+	dlist_foreach(iter, &order.skipped_roles)
+	{
+		GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
+
+		if (role->skip != ROLE_IN_LINE || clock_is_before(now, role->not_before) ||
+			(full && role->limited) ||
+			(count == ROLE_LINE_CALLED && !clock_is_before(role->since, first[count - 1]->since)))
+			continue;
+		for (i = count < ROLE_LINE_CALLED ? count++ : count - 1;
+			 i > 0 && clock_is_before(role->since, first[i - 1]->since); i--)
+			first[i] = first[i - 1];
+		first[i] = role;
+	}
+	for (i = 0; i < count; i++)
+		end_skip(first[i]);
+	return count;
+}
+
+/*
+ * What keeps roles from having an executor may have changed: they may be called at once, but for
+ * those that could not connect.
+ */
+void
+role_line_recall(void)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, &order.skipped_roles)
+	{
+		GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
+
+		if (role->retry_ms == 0)
+			role->not_before = CLOCK_LONG_AGO;
+	}
+}
+
+/* Return what is known of the roles in line. */
+RoleLine
+role_line_read(MonoTime now)
+{
+	RoleLine line = {.until = CLOCK_NEVER};
+	dlist_iter iter;
+
+	dlist_foreach(iter, &order.skipped_roles)
+	{
+		const GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
+
+		if (role->skip != ROLE_IN_LINE)
+			continue;
+		line.count++;
+		if (!clock_is_before(now, role->not_before))
+			line.waits = true;
+		else if (clock_is_before(role_line_next_round(now), role->not_before))
+			line.until = clock_min(line.until, role->not_before);
+	}
+	return line;
+}
+
+/* An executor of this role has connected, or has exited before: then the next one starts later. */
+void
+role_connection_tried(Oid oid, bool connected, MonoTime now)
+{
+	roletable_iterator iter;
+	RoleEntry *entry;
+
+	/* once for each limit and taker of its queues */
+	roletable_start_iterate(order.table, &iter);
+	while ((entry = roletable_iterate(order.table, &iter)) != NULL)
+	{
+		GroupRole *role = entry->role;
+
+		if (role->oid != oid)
+			continue;
+		role->retry_ms = connected ? 0 : Min(Max(role->retry_ms * 2, RETRY_MS), RETRY_MAX_MS);
+		if (!connected)
+			role->not_before = clock_plus_ms(now, role->retry_ms);
+	}
 }
 
 /* ---- groups ---- */
@@ -688,7 +765,7 @@ order_advance(ClockNow now)
 		GroupRole *role = dlist_container(GroupRole, skipped_node, iter.cur);
 
 		if (role->skip == ROLE_SKIPPED)
-			order_end_skip(role);
+			end_skip(role);
 	}
 	while (!dlist_is_empty(&order.skipped_groups))
 	{

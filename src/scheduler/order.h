@@ -115,7 +115,7 @@ typedef enum RoleSkip
 {
 	ROLE_NOT_SKIPPED,
 	ROLE_SKIPPED,  /* until the next round */
-	ROLE_IN_LINE,  /* until it is called: see role_line.c */
+	ROLE_IN_LINE,  /* until it is called: see order.c */
 	ROLE_TAKERLESS /* until a session waits for tasks that may take them */
 } RoleSkip;
 
@@ -139,7 +139,7 @@ typedef struct GroupRole
 	dlist_node skipped_node; /* in the list of skipped roles, otherwise */
 	RoleSkip skip;
 
-	/* see role_line.c */
+	/* while it has no executor, see order.c */
 	Oid oid;			 /* InvalidOid: not known yet */
 	MonoTime since;		 /* it needs an executor, or has got its last one; 0: neither so far */
 	MonoTime not_before; /* it gets none before this */
@@ -151,8 +151,6 @@ extern OrderKey order_key_at(const TaskGroup *key, TimestampTz turn, TaskPlace p
 extern int order_compare_keys_in_queue(const OrderKey *a, const OrderKey *b);
 
 extern void order_create(MemoryContext context, int64 aging);
-extern void
-order_each_role(Oid oid, void (*act)(GroupRole *, bool, MonoTime), bool flag, MonoTime now);
 extern GroupRole *order_find_or_add_role(const char *name, QueueLimit *limit, int64 taker);
 extern void order_release_role(GroupRole *role);
 extern void order_attach(QueueGroup *group);
@@ -166,12 +164,36 @@ extern void order_rules_changed(void);
 extern void order_set_turn(QueueState *queue, TimestampTz turn);
 extern void order_task_ended(QueueState *queue);
 extern void order_undo_start(QueueState *queue, QueueStart start);
-extern void order_skip_role(GroupRole *role);
-extern void order_end_skip(GroupRole *role);
-extern void order_await_taker(GroupRole *role);
+extern void order_skip_role(GroupRole *role, RoleSkip skip);
 extern void order_takers_came(void);
-extern dlist_head *order_skipped_roles(void);
 extern MonoTime order_due_at(ClockNow now);
 extern ClockNow order_now(void);
+
+/*
+ * Roles that are called at once.  A round that has demanded executors for as many in vain gives up.
+ */
+#define ROLE_LINE_CALLED 16
+
+/* The roles in line. */
+typedef struct RoleLine
+{
+	int count;
+	bool waits;		/* one may be called now */
+	MonoTime until; /* when one may be that could not connect or may have none; or CLOCK_NEVER */
+} RoleLine;
+
+/* A role that is not called before this time takes no part in the round of "now", but in the next.
+ */
+static inline MonoTime
+role_line_next_round(MonoTime now)
+{
+	return (MonoTime){now.us + 1};
+}
+
+extern void role_line_add(GroupRole *role, MonoTime not_before);
+extern int role_line_call(MonoTime now, bool full);
+extern void role_line_recall(void);
+extern RoleLine role_line_read(MonoTime now);
+extern void role_connection_tried(Oid oid, bool connected, MonoTime now);
 
 #endif /* PG_TASK_ORDER_H */

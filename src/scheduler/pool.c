@@ -20,7 +20,6 @@
 
 #include "scheduler/order.h"
 #include "scheduler/pool.h"
-#include "scheduler/role_line.h"
 #include "scheduler/work.h"
 #include "shared/slots.h"
 #include "shared/worker.h"

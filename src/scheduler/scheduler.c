@@ -44,7 +44,6 @@
 #include "scheduler/pool.h"
 #include "scheduler/rate_store.h"
 #include "scheduler/refused.h"
-#include "scheduler/role_line.h"
 #include "scheduler/rules_reader.h"
 #include "scheduler/scan.h"
 #include "scheduler/unstarted.h"

@@ -6,8 +6,8 @@
  * hash, and each search would look at all of them.
  *
  * With SH_PREFIX, SH_ELEMENT_TYPE and SH_KEY defined as for simplehash, this defines a table by
- * names.  The entry has the fields SH_KEY (char *), hash (uint32) and status (char).  It may be
- * included several times.
+ * names; or by other keys, with SH_KEY_TYPE, SH_HASH_KEY and SH_EQUAL as well.  The entry has the
+ * fields SH_KEY (char *), hash (uint32) and status (char).  It may be included several times.
  */
 #ifndef PG_TASK_NAME_HASH_H
 #define PG_TASK_NAME_HASH_H
@@ -61,9 +61,11 @@ name_hash(const char *name)
 #endif /* PG_TASK_NAME_HASH_H */
 
 #ifdef SH_PREFIX
+#ifndef SH_KEY_TYPE
 #define SH_KEY_TYPE char *
 #define SH_HASH_KEY(tb, key) name_hash(key)
 #define SH_EQUAL(tb, a, b) (strcmp(a, b) == 0)
+#endif
 #define SH_STORE_HASH
 #define SH_GET_HASH(tb, entry) (entry)->hash
 #define SH_SCOPE static inline

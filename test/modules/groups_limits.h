@@ -197,7 +197,7 @@ check_two_pauses(void)
 	insert_with_hint(shorter, start.wall, 2);
 	insert_with_hint(longer, start.wall, 3);
 	order_advance(start);
-	order_skip_role(order_find_or_add_role("r", NULL, 0));
+	order_skip_role(order_find_or_add_role("r", NULL, 0), ROLE_SKIPPED);
 	CHECK(order_next(start) == NULL);
 	CHECK(order_due_at(start).us == start.mono.us + 5 * SECOND);
 	CHECK(!groups_advance(after(start, 1)));

@@ -237,9 +237,9 @@ skip_sometimes(QueueGroup *group, ClockNow now)
 										   : limit == model_limit_of(model_queue_of(&group->key)))
 				model_skipped_roles[limit][group->key.role[0] - 'v'] = true;
 		if (what == 1)
-			order_skip_role(group->role);
+			order_skip_role(group->role, ROLE_SKIPPED);
 		else
-			(void) role_line_block(group, now);
+			(void) groups_block_role(group, now);
 	}
 	return what <= 2;
 }

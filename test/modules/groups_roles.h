@@ -17,7 +17,7 @@ refuse_next(ClockNow now, int64 since, MonoTime not_before)
 	GroupRole *role = group->role;
 
 	role->since.us = since;
-	(void) role_line_block(group, now);
+	(void) groups_block_role(group, now);
 	role_line_add(role, not_before);
 	return role;
 }
@@ -126,18 +126,18 @@ check_blocked_roles(void)
 	group = order_next(start);
 	CHECK(group->key.priority == 1 && strcmp(group->key.role, "busy") == 0);
 	moves = 0;
-	demand = role_line_block(group, start);
+	demand = groups_block_role(group, start);
 	CHECK(demand.tasks >= 32 && demand.average == 100);
 	group = order_next(start);
 	CHECK(strcmp(group->key.role, "free") == 0);
-	order_skip_role(group->role);
+	order_skip_role(group->role, ROLE_SKIPPED);
 	CHECK(order_next(start) == NULL);
 	begin_round(start);
 	CHECK(order_next(start)->key.priority == 1);
 	CHECK(moves <= 1000 * 8);
 
 	/* a hint and a forgotten group do not bring a role back */
-	order_skip_role(order_next(start)->role);
+	order_skip_role(order_next(start)->role, ROLE_SKIPPED);
 	key = (TaskGroup){"q", TASK_UNLIMITED, 0, "busy", 1};
 	groups_hint(&key, place_of(start.wall, 10000), true);
 	CHECK(strcmp(order_next(start)->key.role, "free") == 0);

@@ -46,7 +46,6 @@ allocate(void)
 #include "scheduler/rates.c"
 #include "scheduler/queues.c"
 #include "scheduler/order.c"
-#include "scheduler/role_line.c"
 #include "scheduler/groups.c"
 
 /* Fail the check unless this holds. */
