@@ -22,7 +22,6 @@
 #include "scheduler/order.h"
 #include "scheduler/pool.h"
 #include "scheduler/rate_store.h"
-#include "scheduler/refused.h"
 #include "scheduler/round.h"
 #include "scheduler/rules_reader.h"
 #include "scheduler/scan.h"

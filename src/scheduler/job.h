@@ -14,7 +14,7 @@
 
 #include "postgres.h"
 
-#include "scheduler/refused.h"
+#include "scheduler/work.h"
 #include "shared/clock.h"
 
 /*

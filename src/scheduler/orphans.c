@@ -34,7 +34,6 @@
 #include "scheduler/handout.h"
 #include "scheduler/orphans.h"
 #include "scheduler/queues.h"
-#include "scheduler/refused.h"
 #include "scheduler/work.h"
 #include "shared/crash.h"
 #include "shared/slots.h"

@@ -28,7 +28,6 @@
 #include "scheduler/dependents.h"
 #include "scheduler/groups.h"
 #include "scheduler/orphans.h"
-#include "scheduler/refused.h"
 #include "scheduler/scan.h"
 #include "scheduler/unstarted.h"
 #include "scheduler/work.h"
@@ -478,7 +477,7 @@ run_scan(ClockNow now)
 	work_limit(WORK_SCAN_MS);
 	if (looks)
 	{
-		refused_tidy(now.mono);
+		refused_forget(now.mono);
 		orphans_reconcile();
 		/* the two find what was locked: a waiting row, and one that has expired */
 		if (look_at_indexes() && begins)

@@ -43,7 +43,6 @@
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
 #include "scheduler/rate_store.h"
-#include "scheduler/refused.h"
 #include "scheduler/rules_reader.h"
 #include "scheduler/scan.h"
 #include "scheduler/unstarted.h"
@@ -129,7 +128,7 @@ retry_refused(void)
 	changes_seen = changes;
 	if (refused_count() > 0)
 		MyScheduler->events |= SHARED_DEPENDENTS;
-	refused_forget();
+	refused_forget(CLOCK_NEVER);
 	orphans_retry();
 }
 

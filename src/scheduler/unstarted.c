@@ -30,7 +30,6 @@
 
 #include "scheduler/dependents.h"
 #include "scheduler/history.h"
-#include "scheduler/refused.h"
 #include "scheduler/unstarted.h"
 #include "scheduler/work.h"
 #include "task/on_failure.h"

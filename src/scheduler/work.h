@@ -1,6 +1,7 @@
 /*
  * work.h
- *		What all files of the scheduler share, and its transactions, as the owner of the task table.
+ *		What all files of the scheduler share; its transactions, as the owner of the task table;
+ *		errors that end them, and refused rows.
  */
 #ifndef PG_TASK_WORK_H
 #define PG_TASK_WORK_H
@@ -10,8 +11,10 @@
 #include <signal.h>
 
 #include "settings.h"
+#include "shared/clock.h"
 #include "shared/report.h"
 #include "shared/shared.h"
+#include "shared/task.h"
 #include "task/statement.h"
 #include "task/table.h"
 
@@ -55,9 +58,7 @@ extern void work_define(void);
 extern void work_begin(const char *activity);
 extern bool work_begin_writing(const char *activity, bool wait);
 extern void work_limit(int limit_ms);
-extern void work_end_limit(void);
 extern void work_end(void);
-extern void work_abandon(void);
 
 /* Execute a statement on the task table. */
 static inline uint64
@@ -78,5 +79,41 @@ figure_add(SchedulerFigure which, int64 value)
 {
 	figure_set(which, (int64) pg_atomic_read_u64(&MyScheduler->slot->figures[which]) + value);
 }
+
+/* The transaction that wrote a batch of rows has failed. */
+typedef struct BatchFailure
+{
+	int sqlstate;
+	bool waited;	   /* for a row lock, in vain */
+	bool row_at_fault; /* so it was, or the error may come from the data of a row */
+	bool forget;	   /* nothing is trusted that was read of rows */
+	int rows;		   /* how many were to be written */
+	MonoTime retry_at; /* a refused row is not written before this */
+} BatchFailure;
+
+/* What writes rows: each has one batch in a transaction. */
+typedef enum RefusedBatch
+{
+	REFUSED_CLAIM,
+	REFUSED_UNSTARTED,
+	REFUSED_HISTORY,
+	REFUSED_DEPENDENTS,
+	REFUSED_ORPHANS, /* which keeps its refused rows itself */
+	REFUSED_BATCHES
+} RefusedBatch;
+
+extern bool refused_has(TaskPlace place, MonoTime now);
+extern int refused_ids(MonoTime now, int64 **ids);
+extern int refused_count(void);
+extern void refused_forget(MonoTime until);
+
+extern int refused_limit(RefusedBatch which, int most);
+extern int
+refused_batch_take(RefusedBatch which, TaskPlace *places, int count, int limit, MonoTime now);
+extern void refused_batch_add(RefusedBatch which, TaskPlace place, int rows);
+extern void refused_batch_written(RefusedBatch which);
+
+extern BatchFailure refused_end_iteration(MonoTime now);
+extern void refused_end_reports(void);
 
 #endif /* PG_TASK_WORK_H */
