@@ -16,7 +16,6 @@
 
 #include "scheduler/demand.h"
 #include "scheduler/dependents.h"
-#include "scheduler/dispatch.h"
 #include "scheduler/groups.h"
 #include "scheduler/history.h"
 #include "scheduler/order.h"
@@ -693,6 +692,26 @@ run_dispatch(ClockNow now pg_attribute_unused())
 	demand_publish(&last_round);
 }
 
+/*
+ * Return the next moment after "now" at which tasks may have to be reclaimed.  Before it runs a
+ * task, an executor has to take one, which it does at once.
+ */
+static MonoTime
+reclaim_until(MonoTime now)
+{
+	MonoTime until = CLOCK_NEVER;
+
+	pool_foreach(executor)
+	{
+		bool runs = executor->taken != executor->reaped;
+
+		if (executor->assigned - executor->reaped > 1 && executor->taken != executor->assigned)
+			until = clock_min(until,
+							  clock_plus_ms(runs ? executor->taken_at : now, RECLAIM_AFTER_MS + 1));
+	}
+	return clock_max(until, clock_plus_ms(now, 1));
+}
+
 /* What has become due since the last round is due now. */
 static MonoTime
 dispatch_due(ClockNow now pg_attribute_unused())
@@ -701,7 +720,7 @@ dispatch_due(ClockNow now pg_attribute_unused())
 						 ? clock_plus_ms(last_round.now.mono, SHARED_STANDBY_MS)
 						 : clock_min(order_due_at(last_round.now), demand_until(&last_round));
 
-	return clock_min(start, pool_until(last_round.now.mono));
+	return clock_min(start, reclaim_until(last_round.now.mono));
 }
 
 /*

@@ -19,7 +19,6 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
-#include "scheduler/dependents.h"
 #include "scheduler/handout.h"
 #include "scheduler/order.h"
 #include "scheduler/queues.h"
@@ -62,7 +61,6 @@ typedef struct Waiting
 /* Static, because runs and wishes outlive an iteration. */
 static struct
 {
-	PoolListener listener;
 	TakenTask *tasks;  /* one for each entry of SharedTaken, at the same index */
 	Waiting **waiting; /* one for each slot of SharedTaker; NULL: never read */
 	MonoTime expires;  /* no run ends by its lease or its timeout before */
@@ -104,12 +102,11 @@ begin_task(int number, TaskRun run, QueueState *queue, QueueStart start)
 
 /* Adopt the runs that were in somebody's hands under an earlier scheduler of this database. */
 void
-handout_create(PoolListener pool_listener)
+handout_create(void)
 {
 	SharedTaken entry;
 	int number = -1;
 
-	handout.listener = pool_listener;
 	handout.tasks =
 		MemoryContextAllocZero(TopMemoryContext, Shared->takers->ntaken * sizeof(TakenTask));
 	handout.waiting =
@@ -124,13 +121,6 @@ handout_create(PoolListener pool_listener)
 	}
 	/* sessions may wait already */
 	MyScheduler->events |= SHARED_TAKERS;
-}
-
-/* The scheduler exits. */
-void
-handout_stop(void)
-{
-	taken_abandon(my_number());
 }
 
 /* ---- what has ended ---- */
@@ -151,19 +141,19 @@ end_task(PoolTask *task, const SharedTaken *entry)
 	switch (entry->end)
 	{
 		case TAKEN_WRITTEN:
-			handout.listener.ended(entry->run.id);
+			pool_listener.ended(entry->run.id);
 			break;
 		case TAKEN_RETURNED:
-			handout.listener.orphaned(entry->run, ORPHAN_NOT_STARTED, NULL);
+			pool_listener.orphaned(entry->run, ORPHAN_NOT_STARTED, NULL);
 			break;
 		case TAKEN_LEFT:
-			handout.listener.orphaned(entry->run, ORPHAN_INTERRUPTED, NULL);
+			pool_listener.orphaned(entry->run, ORPHAN_INTERRUPTED, NULL);
 			break;
 		case TAKEN_LOST:
-			handout.listener.orphaned(entry->run, ORPHAN_LOST, NULL);
+			pool_listener.orphaned(entry->run, ORPHAN_LOST, NULL);
 			break;
 		case TAKEN_TIMED_OUT:
-			handout.listener.orphaned(entry->run, ORPHAN_FAILED, &timed_out);
+			pool_listener.orphaned(entry->run, ORPHAN_FAILED, &timed_out);
 			break;
 	}
 }
@@ -388,7 +378,7 @@ handout_give(const Taker *taker, QueueState *queue, QueueStart start, const Clai
 	if (number < 0)
 	{
 		order_undo_start(queue, start);
-		handout.listener.orphaned(claim->run, ORPHAN_NOT_STARTED, NULL);
+		pool_listener.orphaned(claim->run, ORPHAN_NOT_STARTED, NULL);
 		return;
 	}
 	begin_task(number, claim->run, queue, start);

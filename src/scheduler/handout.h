@@ -32,7 +32,7 @@ typedef enum TakerAnswer
 
 extern const SchedulerJob handout_job;
 
-extern void handout_create(PoolListener pool_listener);
+extern void handout_create(void);
 extern void handout_reap(void);
 extern void handout_begin_round(void);
 extern TakerAnswer handout_find(const QueueGroup *group, Taker *taker);
@@ -46,6 +46,5 @@ extern void
 handout_reconcile(const WorkingRow *rows, int count,
 				  const WorkingRow *(*find)(const WorkingRow *rows, int count, TaskRun run));
 extern bool handout_keep(const WorkingRow *row);
-extern void handout_stop(void);
 
 #endif /* PG_TASK_HANDOUT_H */

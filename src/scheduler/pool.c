@@ -33,8 +33,7 @@
  */
 static PoolExecutor *executors = NULL;
 
-/* Whom it tells: for all of its life the same. */
-static PoolListener listener;
+PoolListener pool_listener;
 
 /* Return the executor after this one, the first one after NULL; NULL after the last one. */
 PoolExecutor *
@@ -78,11 +77,11 @@ adopt_executor(PoolExecutor *executor, SharedExecutor *slot)
 
 /* Adopt the executors that an earlier scheduler of this database has left. */
 void
-pool_create(PoolListener pool_listener)
+pool_create(PoolListener listener)
 {
 	int i;
 
-	listener = pool_listener;
+	pool_listener = listener;
 	executors = MemoryContextAllocZero(TopMemoryContext, Shared->nexecutors * sizeof(PoolExecutor));
 	LWLockAcquire(Shared->directory, LW_SHARED);
 	for (i = 0; i < Shared->nexecutors; i++)
@@ -93,30 +92,6 @@ pool_create(PoolListener pool_listener)
 			adopt_executor(&executors[i], slot);
 	}
 	LWLockRelease(Shared->directory);
-}
-
-/* Is this run in a ring? */
-bool
-pool_has_run(TaskRun run)
-{
-	pool_foreach(executor)
-	{
-		uint32 i;
-
-		for (i = executor->reaped; i != executor->assigned; i++)
-			if (task_same_run(executor->ring[i % SHARED_RING].run, run))
-				return true;
-	}
-	return false;
-}
-
-/* Start counting a task whose queue was not known. */
-void
-pool_start_counting(PoolTask *task, const char *queue)
-{
-	Assert(task->queue == NULL);
-	task->queue = queue_find_or_add(queue);
-	queue_count(task->queue, 0, 1);
 }
 
 /* The task does not count as running in its queue any more. */
@@ -136,7 +111,7 @@ static void
 orphan_task(PoolTask *task, OrphanKind kind, const TaskFailure *failure)
 {
 	stop_counting(task);
-	listener.orphaned(task->run, kind, failure);
+	pool_listener.orphaned(task->run, kind, failure);
 }
 
 /* Reap the tasks that have ended: all before "done".  The slot tells how long, if it is its own. */
@@ -150,7 +125,7 @@ reap_finished(PoolExecutor *executor, uint32 done, bool mine)
 		if (task->queue && mine)
 			queue_learn(task->queue, executor->slot->ring[executor->reaped % SHARED_RING].elapsed);
 		stop_counting(task);
-		listener.ended(task->run.id);
+		pool_listener.ended(task->run.id);
 	}
 	executor->isolated &= executor->reaped != executor->assigned;
 }
@@ -300,33 +275,17 @@ reclaim_tasks(PoolExecutor *executor)
 		orphan_task(&executor->ring[--end % SHARED_RING], ORPHAN_NOT_STARTED, NULL);
 }
 
-/* Reclaim the tasks behind long ones, and those of executors that were asked to exit. */
+/*
+ * Reclaim the tasks behind long ones, and those of executors that were asked to exit; or all that
+ * were not begun.
+ */
 void
-pool_reclaim(MonoTime now)
+pool_reclaim(MonoTime now, bool all)
 {
 	pool_foreach(executor)
 		if (executor->taken != executor->assigned &&
-			(executor->leaving || pool_runs_long_task(executor, now)))
+			(all || executor->leaving || pool_runs_long_task(executor, now)))
 			reclaim_tasks(executor);
-}
-
-/* Does any executor have a task, or one that is being claimed? */
-bool
-pool_is_busy(void)
-{
-	pool_foreach(executor)
-		if (pool_count_tasks(executor) > 0)
-			return true;
-	return false;
-}
-
-/* The scheduler exits: reap, and reclaim all tasks that were not begun. */
-void
-pool_dismiss(void)
-{
-	pool_reap();
-	pool_foreach(executor)
-		reclaim_tasks(executor);
 }
 
 /* Ask an executor to exit when its ring is empty. */
@@ -439,7 +398,7 @@ pool_assign(PoolExecutor *executor, uint32 generation, QueueState *queue, QueueS
 	if (!assigned)
 	{
 		order_undo_start(queue, start);
-		listener.orphaned(task->run, ORPHAN_NOT_STARTED, NULL);
+		pool_listener.orphaned(task->run, ORPHAN_NOT_STARTED, NULL);
 		return;
 	}
 	executor->ring[executor->assigned++ % SHARED_RING] = mine;
@@ -466,24 +425,4 @@ pool_end_round(void)
 			pool_retire(executor);
 		executor->retire_then = false;
 	}
-}
-
-/*
- * Return the next moment after "now" at which tasks may have to be reclaimed.  Before it runs a
- * task, an executor has to take one, which it does at once.
- */
-MonoTime
-pool_until(MonoTime now)
-{
-	MonoTime until = CLOCK_NEVER;
-
-	pool_foreach(executor)
-	{
-		bool runs = executor->taken != executor->reaped;
-
-		if (executor->assigned - executor->reaped > 1 && executor->taken != executor->assigned)
-			until = clock_min(until,
-							  clock_plus_ms(runs ? executor->taken_at : now, RECLAIM_AFTER_MS + 1));
-	}
-	return clock_max(until, clock_plus_ms(now, 1));
 }

@@ -86,14 +86,17 @@ typedef struct WorkingRow
 	int64 timeout; /* us; -1 for NULL */
 } WorkingRow;
 
-/* Whom the pool tells, above it, what has become of tasks. */
+/* Whom the pool and handout.c tell, above them, what has become of tasks. */
 typedef struct PoolListener
 {
 	void (*ended)(int64 id); /* its row says so, or will */
 	void (*orphaned)(TaskRun run, OrphanKind kind, const TaskFailure *failure);
 } PoolListener;
 
-extern void pool_create(PoolListener pool_listener);
+/* For all of the life of the scheduler the same. */
+extern PoolListener pool_listener;
+
+extern void pool_create(PoolListener listener);
 extern PoolExecutor *pool_next(const PoolExecutor *previous);
 
 /* Loop over all executors of this scheduler. */
@@ -101,13 +104,8 @@ extern PoolExecutor *pool_next(const PoolExecutor *previous);
 	for (PoolExecutor *executor = pool_next(NULL); (executor) != NULL; \
 		 (executor) = pool_next(executor))
 
-extern bool pool_has_run(TaskRun run);
-extern void pool_start_counting(PoolTask *task, const char *queue);
 extern void pool_reap(void);
-extern void pool_reclaim(MonoTime now);
-extern bool pool_is_busy(void);
-extern void pool_dismiss(void);
-extern MonoTime pool_until(MonoTime now);
+extern void pool_reclaim(MonoTime now, bool all);
 
 extern void pool_begin_round(void);
 extern void pool_reserve(PoolExecutor *executor, QueueState *queue, bool isolated);
@@ -117,6 +115,15 @@ extern void pool_end_round(void);
 
 extern bool pool_start_executor(SharedExecutor *slot, const char *role);
 extern void pool_retire(PoolExecutor *executor);
+
+/* Start counting a task whose queue was not known. */
+static inline void
+pool_start_counting(PoolTask *task, const char *queue)
+{
+	Assert(task->queue == NULL);
+	task->queue = queue_find_or_add(queue);
+	queue_count(task->queue, 0, 1);
+}
 
 /* Count the tasks that an executor has, or that are being claimed for it. */
 static inline int

@@ -11,6 +11,7 @@
 
 #include "scheduler/groups.h"
 #include "scheduler/handout.h"
+#include "scheduler/job.h"
 #include "scheduler/pool.h"
 #include "shared/clock.h"
 #include "shared/shared.h"
@@ -56,5 +57,7 @@ typedef struct DispatchRound
 	int count;
 	DispatchEntry entries[DISPATCH_MAX];
 } DispatchRound;
+
+extern const SchedulerJob dispatch_job;
 
 #endif /* PG_TASK_ROUND_H */

@@ -35,7 +35,6 @@
 #include "compat.h"
 #include "scheduler/demand.h"
 #include "scheduler/dependents.h"
-#include "scheduler/dispatch.h"
 #include "scheduler/groups.h"
 #include "scheduler/handout.h"
 #include "scheduler/history.h"
@@ -43,6 +42,7 @@
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
 #include "scheduler/rate_store.h"
+#include "scheduler/round.h"
 #include "scheduler/rules_reader.h"
 #include "scheduler/scan.h"
 #include "scheduler/unstarted.h"
@@ -51,6 +51,7 @@
 #include "shared/clock.h"
 #include "shared/crash.h"
 #include "shared/slots.h"
+#include "shared/takers.h"
 #include "shared/worker.h"
 #include "task/home.h"
 #include "task/rows.h"
@@ -113,7 +114,7 @@ handle_terminate(SIGNAL_ARGS)
 static void
 release_slot_at_exit(int code pg_attribute_unused(), Datum arg pg_attribute_unused())
 {
-	handout_stop();
+	taken_abandon(MyScheduler->slot - Shared->schedulers);
 	scheduler_slot_release(MyScheduler->slot);
 }
 
@@ -457,7 +458,7 @@ run_iteration(void)
 	handout_reap();
 	/* before anything that may wait for a lock: others need not wait for that */
 	demand_yield();
-	pool_reclaim(now.mono);
+	pool_reclaim(now.mono, false);
 	if (check_settings())
 		return;
 	retry_refused();
@@ -553,6 +554,16 @@ next_walk(ClockNow now)
 	return may_run_at(&history_job, history_job.due(now));
 }
 
+/* Does any executor have a task, or one that is being claimed? */
+static bool
+is_busy(void)
+{
+	pool_foreach(executor)
+		if (pool_count_tasks(executor) > 0)
+			return true;
+	return false;
+}
+
 /*
  * With more databases than places for schedulers, tell the supervisor whether this one is idle, so
  * that another database may have its worker slot.  After a rest it exits, and leaves the time at
@@ -572,7 +583,7 @@ show_idle(ClockNow now)
 		rests_since = CLOCK_NEVER;
 		return;
 	}
-	idle = !pool_is_busy() && clock_is_before(ahead, needed_at(now));
+	idle = !is_busy() && clock_is_before(ahead, needed_at(now));
 	if (!idle || !clock_is_before(ahead, next_walk(now)))
 		rests_since = CLOCK_NEVER;
 	else if (clock_is_before(now.mono, rests_since))
@@ -760,7 +771,7 @@ prepare_process(void)
 	work_define();
 	groups_create((int64) Settings.aging * 1000);
 	pool_create((PoolListener){.ended = dependents_ended, .orphaned = orphans_add});
-	handout_create((PoolListener){.ended = dependents_ended, .orphaned = orphans_add});
+	handout_create();
 }
 
 /* Nothing new starts.  Tasks that were assigned and not begun wait again. */
@@ -773,7 +784,8 @@ shut_down(void)
 	int i;
 
 	scheduler_slot_leave(MyScheduler->slot);
-	pool_dismiss();
+	pool_reap();
+	pool_reclaim(now.mono, true);
 	/*
 	 * When the database needs a scheduler again.  A walk that is given up begins anew with the next
 	 * visit: one that came back for it would be asked to exit again, where many have walks to do.

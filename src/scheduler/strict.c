@@ -174,6 +174,21 @@ read_waits(const int64 *ids, int count, RowWait **waits)
 	return count;
 }
 
+/* Is this run in a ring? */
+static bool
+is_in_ring(TaskRun run)
+{
+	pool_foreach(executor)
+	{
+		uint32 i;
+
+		for (i = executor->reaped; i != executor->assigned; i++)
+			if (task_same_run(executor->ring[i % SHARED_RING].run, run))
+				return true;
+	}
+	return false;
+}
+
 /* Is a row of this queue in state WORK, but its run nobody's?  It may be the first one again. */
 static bool
 has_orphan(const QueueState *queue, const WorkingRow *rows, int count)
@@ -183,7 +198,7 @@ has_orphan(const QueueState *queue, const WorkingRow *rows, int count)
 	if (count == WORKING_MAX)
 		return true;
 	for (i = 0; i < count; i++)
-		if (strcmp(rows[i].queue, queue->name) == 0 && !pool_has_run(rows[i].run) &&
+		if (strcmp(rows[i].queue, queue->name) == 0 && !is_in_ring(rows[i].run) &&
 			!handout_has_run(rows[i].run))
 			return true;
 	return false;
