@@ -74,13 +74,6 @@ find_or_add_rate(QueueClaims *queue)
 	return queue->rate;
 }
 
-/* For how long does a claim count (us)? */
-static int64
-keep_time(const QueueRate *rate)
-{
-	return Max(rate->per, rate->pause);
-}
-
 static void
 remove_first(QueueRate *rate, int count)
 {
@@ -204,7 +197,7 @@ rates_add(QueueClaims *queue, MonoTime now)
 
 	if (rate && (rate->limited || rate->pause > 0))
 	{
-		while (old < rate->count && now.us - rate->claims[old].at.us >= keep_time(rate))
+		while (old < rate->count && now.us - rate->claims[old].at.us >= rate_keep_time(rate))
 			old++;
 		if (old > 0)
 			remove_first(rate, old);
@@ -256,16 +249,7 @@ rates_is_idle(const QueueClaims *queue, MonoTime now)
 	const QueueRate *rate = queue->rate;
 
 	return rate == NULL || rate->count == 0 ||
-		   now.us - rate->claims[rate->count - 1].at.us >= keep_time(rate);
-}
-
-/* Return what is to be durable of a queue that has a rate, and a claim. */
-RateRow
-rates_row(const QueueClaims *queue, const char *name)
-{
-	const QueueRate *rate = queue->rate;
-
-	return (RateRow){name, keep_time(rate), rate->count, rate->claims};
+		   now.us - rate->claims[rate->count - 1].at.us >= rate_keep_time(rate);
 }
 
 /*

@@ -43,8 +43,23 @@ extern void rates_undo(QueueClaims *queue, uint64 number);
 extern void rates_delay(QueueClaims *queue, uint64 number, MonoTime now);
 extern bool rates_is_idle(const QueueClaims *queue, MonoTime now);
 
-extern RateRow rates_row(const QueueClaims *queue, const char *name);
 extern void rates_restore(QueueClaims *queue, const RateRow *row);
 extern void rates_forget(QueueClaims *queue);
+
+/* For how long does a claim count (us)? */
+static inline int64
+rate_keep_time(const QueueRate *rate)
+{
+	return Max(rate->per, rate->pause);
+}
+
+/* Return what is to be durable of a queue that has a rate, and a claim. */
+static inline RateRow
+rates_row(const QueueClaims *queue, const char *name)
+{
+	const QueueRate *rate = queue->rate;
+
+	return (RateRow){name, rate_keep_time(rate), rate->count, rate->claims};
+}
 
 #endif /* PG_TASK_RATES_H */

@@ -181,10 +181,10 @@ arbiter_places(void)
 
 /*
  * Return how many more schedulers may be started now, besides the existing executors.  Negative if
- * there are too many.
+ * there are too many.  Sets *taken to whether executors use the worker slots of schedulers.
  */
 int
-arbiter_free_places(void)
+arbiter_free_places(bool *taken)
 {
 	int schedulers;
 	int executors;
@@ -192,6 +192,7 @@ arbiter_free_places(void)
 	LWLockAcquire(Shared->directory, LW_SHARED);
 	executors = count_processes(&schedulers);
 	LWLockRelease(Shared->directory);
+	*taken = arbiter_slots() - executors < arbiter_places();
 	return Max(Min(arbiter_places(), arbiter_slots() - executors), 1) - schedulers;
 }
 
@@ -268,21 +269,6 @@ arbiter_evict(Oid database, Oid role)
 {
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
 	evict_idle(database, role, false);
-	LWLockRelease(Shared->directory);
-}
-
-/*
- * A database needs a scheduler: ask an idle executor to exit, if executors use the worker slot of a
- * scheduler.
- */
-void
-arbiter_evict_for_scheduler(void)
-{
-	int schedulers;
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	if (arbiter_slots() - count_processes(&schedulers) < arbiter_places())
-		evict_idle(InvalidOid, InvalidOid, false);
 	LWLockRelease(Shared->directory);
 }
 

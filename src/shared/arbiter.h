@@ -24,8 +24,7 @@ arbiter_reserve(SharedScheduler *me, Oid role, int limit, SharedExecutor **slot)
 extern int arbiter_slots(void);
 extern bool arbiter_has_place(void);
 extern int arbiter_places(void);
-extern int arbiter_free_places(void);
-extern void arbiter_evict_for_scheduler(void);
+extern int arbiter_free_places(bool *taken);
 extern void arbiter_evict(Oid database, Oid role);
 extern void arbiter_want(SharedScheduler *me, bool wants, Oid role);
 extern bool arbiter_yield(SharedScheduler *me, Oid *role);

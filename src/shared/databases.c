@@ -1,13 +1,9 @@
 /*
  * databases.c
- *		The databases that are to have a scheduler, what is remembered of each, and those that a
- *		command needs for itself.
+ *		The databases that are to have a scheduler, and what is remembered of each.
  *
  * The supervisor adds and removes them.  Schedulers leave here what the supervisor and their
  * successors need, and commits mark a database that has no scheduler.
- *
- * While a database is held, no process of pg_task connects to it, and those that are connected exit
- * as soon as they can.  A hold ends with its transaction.
  *
  * This file reads no catalog, and starts no process.
  */
@@ -20,9 +16,6 @@
 #include "shared/crash.h"
 #include "shared/shared.h"
 #include "shared/slots.h"
-
-/* How long a command waits for the scheduler and the idle executors of a database to exit (ms). */
-#define VACATE_MS 5000
 
 /*
  * Return the entry of a database, or NULL; with InvalidOid, a free one.  The caller holds the
@@ -155,87 +148,4 @@ shared_database_mark(Oid database)
 		return;
 	entry->marked = clock_mono();
 	shared_wake(Shared->supervisor);
-}
-
-/* Is this database held?  The caller holds the directory lock. */
-bool
-shared_database_is_held(Oid database)
-{
-	bool held = false;
-	int i;
-
-	Assert(LWLockHeldByMe(Shared->directory));
-	for (i = 0; Shared->nholds > 0 && i < Shared->nprocs && !held; i++)
-		held = Shared->holds[i] == database;
-	return held;
-}
-
-/*
- * Ask all processes of pg_task in a database to exit as soon as they can.  Returns whether there is
- * one that runs no task.  The caller holds the directory lock in exclusive mode.
- */
-static bool
-clear_database(Oid database)
-{
-	SharedScheduler *scheduler = scheduler_slot_find(database);
-	bool occupied = scheduler != NULL;
-	int i;
-
-	Assert(LWLockHeldByMeInMode(Shared->directory, LW_EXCLUSIVE));
-	if (scheduler)
-		scheduler_slot_leave_locked(scheduler);
-	(void) executor_slots_leave(database, false);
-	for (i = 0; i < Shared->nexecutors; i++)
-	{
-		SharedExecutor *executor = &Shared->executors[i];
-
-		occupied |= executor->database == database && executor_slot_has_process(executor) &&
-					executor->taken == executor->done;
-	}
-	return occupied;
-}
-
-/*
- * Keep the processes of pg_task out of a database, until hold_release or until this process exits.
- * Wait until none that runs no task is connected to it, but not for ever.
- *
- * Every process has one entry, so that no user can occupy all entries.  A transaction that renames
- * several databases holds the last one; its locks keep others out of the rest.
- */
-void
-hold_take(Oid database)
-{
-	MonoTime end = clock_plus_ms(clock_mono(), VACATE_MS);
-	uint32 wait_event = COMPAT_WAIT_EVENT("PgTaskDatabaseRelease");
-	Oid *hold = &Shared->holds[COMPAT_MY_PROC];
-
-	ConditionVariablePrepareToSleep(&Shared->vacated);
-	for (;;)
-	{
-		long left = clock_ms_until(clock_mono(), end);
-		bool occupied;
-
-		LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-		Shared->nholds += !OidIsValid(*hold);
-		*hold = database;
-		/* each time: a process may have attached since the last one */
-		occupied = clear_database(database);
-		LWLockRelease(Shared->directory);
-		if (!occupied || left <= 0)
-			break;
-		(void) ConditionVariableTimedSleep(&Shared->vacated, left, wait_event);
-	}
-	ConditionVariableCancelSleep();
-}
-
-void
-hold_release(void)
-{
-	Oid *hold = &Shared->holds[COMPAT_MY_PROC];
-
-	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	Shared->nholds -= OidIsValid(*hold);
-	*hold = InvalidOid;
-	LWLockRelease(Shared->directory);
-	shared_databases_changed();
 }

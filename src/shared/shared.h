@@ -334,7 +334,7 @@ typedef struct SharedExecutor
 	 * "started": by the scheduler that reserved the slot (constant).
 	 *
 	 * "reserved", "started", "idle_since", "taken_at", "assigned", "taken" and "done": with the
-	 * directory lock alone in arbiter.c and databases.c (guess; evict_idle checks again under
+	 * directory lock alone in arbiter.c and hold_take (guess; evict_idle checks again under
 	 * "lock" whether the executor is needed before it asks it to exit).
 	 *
 	 * "pid" and "had_pid": by the scheduler, with the directory lock alone (they are written under
@@ -475,7 +475,6 @@ extern bool shared_scheduler_has_events(SharedScheduler *me, int events);
 extern bool shared_database_is_held(Oid database);
 extern void hold_take(Oid database);
 extern void hold_release(void);
-
 
 /*
  * Since when this server runs tasks: since it was started, or, if it was started as a standby or to

@@ -37,15 +37,20 @@
  * the process exits, and "pid" of an executor from executor_slot_connected on.  Whether an executor
  * runs a task is in its ring.
  *
+ * While a database is held, because a command needs it for itself, no process of pg_task connects
+ * to it, and those that are connected exit as soon as they can.  A hold ends with its transaction.
+ *
  * This file starts and terminates no process.  It only wakes them.
  */
 #include "postgres.h"
 
 #include <signal.h>
 
-
 #include "compat.h"
 #include "shared/slots.h"
+
+/* How long a command waits for the scheduler and the idle executors of a database to exit (ms). */
+#define VACATE_MS 5000
 
 SharedExecutor *MyExecutor = NULL;
 
@@ -92,6 +97,19 @@ scheduler_slot_find(Oid database)
 			return slot;
 	}
 	return NULL;
+}
+
+/* Is this database held?  The caller holds the directory lock. */
+bool
+shared_database_is_held(Oid database)
+{
+	bool held = false;
+	int i;
+
+	Assert(LWLockHeldByMe(Shared->directory));
+	for (i = 0; Shared->nholds > 0 && i < Shared->nprocs && !held; i++)
+		held = Shared->holds[i] == database;
+	return held;
 }
 
 /*
@@ -194,8 +212,8 @@ scheduler_slot_attach(int number, uint32 generation)
 }
 
 /* Ask a scheduler to exit.  The caller holds the directory lock in exclusive mode. */
-void
-scheduler_slot_leave_locked(SharedScheduler *slot)
+static void
+leave_scheduler(SharedScheduler *slot)
 {
 	if (slot->state == SCHEDULER_STARTING || slot->state == SCHEDULER_RUNNING)
 		set_scheduler_state(slot, SCHEDULER_LEAVING);
@@ -210,7 +228,7 @@ void
 scheduler_slot_leave(SharedScheduler *slot)
 {
 	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
-	scheduler_slot_leave_locked(slot);
+	leave_scheduler(slot);
 	LWLockRelease(Shared->directory);
 }
 
@@ -536,4 +554,76 @@ executor_slot_own_task(int64 *id, TimestampTz *planned)
 	}
 	LWLockRelease(executor->lock);
 	return found;
+}
+
+/* ---- holds ---- */
+
+/*
+ * Ask all processes of pg_task in a database to exit as soon as they can.  Returns whether there is
+ * one that runs no task.  The caller holds the directory lock in exclusive mode.
+ */
+static bool
+clear_database(Oid database)
+{
+	SharedScheduler *scheduler = scheduler_slot_find(database);
+	bool occupied = scheduler != NULL;
+	int i;
+
+	Assert(LWLockHeldByMeInMode(Shared->directory, LW_EXCLUSIVE));
+	if (scheduler)
+		leave_scheduler(scheduler);
+	(void) executor_slots_leave(database, false);
+	for (i = 0; i < Shared->nexecutors; i++)
+	{
+		SharedExecutor *executor = &Shared->executors[i];
+
+		occupied |= executor->database == database && executor_slot_has_process(executor) &&
+					executor->taken == executor->done;
+	}
+	return occupied;
+}
+
+/*
+ * Keep the processes of pg_task out of a database, until hold_release or until this process exits.
+ * Wait until none that runs no task is connected to it, but not for ever.
+ *
+ * Every process has one entry, so that no user can occupy all entries.  A transaction that renames
+ * several databases holds the last one; its locks keep others out of the rest.
+ */
+void
+hold_take(Oid database)
+{
+	MonoTime end = clock_plus_ms(clock_mono(), VACATE_MS);
+	uint32 wait_event = COMPAT_WAIT_EVENT("PgTaskDatabaseRelease");
+	Oid *hold = &Shared->holds[COMPAT_MY_PROC];
+
+	ConditionVariablePrepareToSleep(&Shared->vacated);
+	for (;;)
+	{
+		long left = clock_ms_until(clock_mono(), end);
+		bool occupied;
+
+		LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+		Shared->nholds += !OidIsValid(*hold);
+		*hold = database;
+		/* each time: a process may have attached since the last one */
+		occupied = clear_database(database);
+		LWLockRelease(Shared->directory);
+		if (!occupied || left <= 0)
+			break;
+		(void) ConditionVariableTimedSleep(&Shared->vacated, left, wait_event);
+	}
+	ConditionVariableCancelSleep();
+}
+
+void
+hold_release(void)
+{
+	Oid *hold = &Shared->holds[COMPAT_MY_PROC];
+
+	LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+	Shared->nholds -= OidIsValid(*hold);
+	*hold = InvalidOid;
+	LWLockRelease(Shared->directory);
+	shared_databases_changed();
 }

@@ -23,7 +23,6 @@ executor_slot_has_process(const SharedExecutor *slot)
 extern SharedScheduler *scheduler_slot_reserve(Oid database, Oid user);
 extern SharedScheduler *scheduler_slot_attach(int slot, uint32 generation);
 extern void scheduler_slot_leave(SharedScheduler *slot);
-extern void scheduler_slot_leave_locked(SharedScheduler *slot);
 extern void scheduler_slot_release(SharedScheduler *me);
 extern void scheduler_slot_withdraw(SharedScheduler *slot, uint32 generation);
 extern SharedScheduler *scheduler_slot_find(Oid database);

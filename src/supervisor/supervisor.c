@@ -740,7 +740,8 @@ static void
 share_places(ClockNow clock)
 {
 	MonoTime now = clock.mono;
-	int places = arbiter_free_places();
+	bool taken;
+	int places = arbiter_free_places(&taken);
 	int starts = STARTS_MAX;
 	DatabaseEntry *entry;
 	ListCell *cell;
@@ -758,7 +759,8 @@ share_places(ClockNow clock)
 	needed = Min(Max(needed, -places), arbiter_places());
 	if (places > 0 || needed == 0)
 		return;
-	arbiter_evict_for_scheduler();
+	if (taken)
+		arbiter_evict(InvalidOid, InvalidOid);
 	ask_schedulers_to_exit(needed, now);
 }
 

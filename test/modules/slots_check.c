@@ -141,7 +141,7 @@ try_scheduler_edge(SharedScheduler *slot, const char *edge)
 	else if (strcmp(edge, "leave") == 0)
 		scheduler_slot_leave(slot);
 	else if (strcmp(edge, "leave unlocked") == 0)
-		scheduler_slot_leave_locked(slot);
+		leave_scheduler(slot);
 	else if (strcmp(edge, "release") == 0)
 		scheduler_slot_release(slot);
 	else if (strcmp(edge, "withdraw") == 0)
