@@ -538,8 +538,7 @@ judge_ended(ClockNow now)
 	}
 	/* after a crash they are judged again, and the claim that follows makes it durable */
 	MyScheduler->lazy = judgement.ngone == 0;
-	work_end();
-	refused_batch_written(REFUSED_DEPENDENTS);
+	work_end_batch(REFUSED_DEPENDENTS);
 	drop_ended(judgement.tasks, judgement.more);
 	for (i = 0; i < judgement.ngone; i++)
 		dependents_ended(judgement.gone[i]);

@@ -674,8 +674,7 @@ dispatch_round(DispatchRound *round, ClockNow now)
 		relation_lock(MyScheduler->table->relid, RowExclusiveLock);
 		claim_entries(round);
 	}
-	work_end();
-	refused_batch_written(REFUSED_CLAIM);
+	work_end_batch(REFUSED_CLAIM);
 	count_from_now(round);
 	assign_entries(round);
 	again = round->dropped || round->count > 0;

@@ -437,8 +437,7 @@ run_slice(ClockNow now)
 	ItemPointerSet(&last, (BlockNumber) walk.page + SLICE_PAGES, 0);
 	if (count > 0)
 		expired = remove_expired_rows(rows, count, now, &last, &removed);
-	work_end();
-	refused_batch_written(REFUSED_HISTORY);
+	work_end_batch(REFUSED_HISTORY);
 	if (removed > 0)
 		tell_removal();
 	walk.next = clock_after_share(walk.begun, clock_mono(), expired > 0 ? REMOVE_SHARE : READ_SHARE,

@@ -644,8 +644,7 @@ write_orphans(ClockNow now pg_attribute_unused())
 		write_runs_of_kind(kind);
 	write_single_runs();
 	find_ended_runs();
-	work_end();
-	refused_batch_written(REFUSED_ORPHANS);
+	work_end_batch(REFUSED_ORPHANS);
 	end_batch(begun);
 }
 

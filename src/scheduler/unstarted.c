@@ -430,9 +430,28 @@ write_unstarted(ClockNow now)
 		refused_batch_add(REFUSED_UNSTARTED, unstarted.tasks[i].place, 1);
 	expire_unstarted(now.wall);
 	fail_unstarted(now.wall);
-	work_end();
-	refused_batch_written(REFUSED_UNSTARTED);
+	work_end_batch(REFUSED_UNSTARTED);
 	remove_written();
+}
+
+/*
+ * Add to the batch those of these rows that are not refused, up to "limit", and move them to the
+ * front.  Returns their number.
+ */
+static int
+take_batch(TaskPlace *places, int count, int limit, MonoTime now)
+{
+	int taken = 0;
+	int i;
+
+	for (i = 0; i < count && taken < limit; i++)
+	{
+		if (refused_has(places[i], now))
+			continue;
+		refused_batch_add(REFUSED_UNSTARTED, places[i], 1);
+		places[taken++] = places[i];
+	}
+	return taken;
 }
 
 /* Find up to "limit" rows by a statement that asks for those of this time, an argument of it. */
@@ -518,7 +537,7 @@ expire_tasks(ClockNow now)
 
 	(void) work_begin_writing("expiring tasks", true);
 	count = find_places(&find_expired, "now", now.wall, EXPIRE_MAX + refused_count(), &places);
-	count = refused_batch_take(REFUSED_UNSTARTED, places, count, limit, now.mono);
+	count = take_batch(places, count, limit, now.mono);
 	expired = palloc0(count * sizeof(Candidate) + 1);
 	for (i = 0; i < count; i++)
 		expired[i].place = places[i];
@@ -531,8 +550,7 @@ expire_tasks(ClockNow now)
 		unstarted.next_expiry = next_expiry(now.wall);
 		MyScheduler->row_missed |= refused_count() == 0;
 	}
-	work_end();
-	refused_batch_written(REFUSED_UNSTARTED);
+	work_end_batch(REFUSED_UNSTARTED);
 }
 
 /* Bind the rows of this group, if they are not, also if none is due yet. */
@@ -602,7 +620,7 @@ bind_first_group(int limit, MonoTime now)
 		return 0;
 	}
 	group->after = peek.places[peek.count - 1];
-	count = refused_batch_take(REFUSED_UNSTARTED, peek.places, peek.count, limit, now);
+	count = take_batch(peek.places, peek.count, limit, now);
 	if (count > 0 && role.error)
 	{
 		Failure failure = {"ERROR", role.error, NULL, NULL,
@@ -636,8 +654,7 @@ bind_groups(MonoTime now)
 	(void) work_begin_writing("binding tasks to roles", true);
 	for (groups = 0; groups < BIND_GROUPS && left > 0 && unstarted.unbound != NIL; groups++)
 		left -= bind_first_group(left, now);
-	work_end();
-	refused_batch_written(REFUSED_UNSTARTED);
+	work_end_batch(REFUSED_UNSTARTED);
 }
 
 /* clang-format off */
@@ -703,11 +720,10 @@ plan_reboot(ClockNow now)
 	work_limit(WORK_SCAN_MS);
 	found =
 		find_places(&find_reboot, "started", PgStartTime, REBOOT_MAX + refused_count(), &places);
-	count = refused_batch_take(REFUSED_UNSTARTED, places, found, limit, now.mono);
+	count = take_batch(places, found, limit, now.mono);
 	if (count > 0)
 		count = write_reboot_rows(places, count, now.wall);
-	work_end();
-	refused_batch_written(REFUSED_UNSTARTED);
+	work_end_batch(REFUSED_UNSTARTED);
 	unstarted.next_reboot = count > 0 ? CLOCK_LONG_AGO : clock_plus_ms(clock_mono(), pause_ms);
 	if (found > 0)
 		return;

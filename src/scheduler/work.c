@@ -364,32 +364,13 @@ refused_batch_add(RefusedBatch which, TaskPlace place, int rows)
 	batch->count += rows;
 }
 
-/*
- * Add to the batch those of these rows that are not refused, up to "limit", and move them to the
- * front.  Returns their number.
- */
-int
-refused_batch_take(RefusedBatch which, TaskPlace *places, int count, int limit, MonoTime now)
-{
-	int taken = 0;
-	int i;
-
-	for (i = 0; i < count && taken < limit; i++)
-	{
-		if (refused_has(places[i], now))
-			continue;
-		refused_batch_add(which, places[i], 1);
-		places[taken++] = places[i];
-	}
-	return taken;
-}
-
-/* The batch is committed. */
+/* Commit the batch. */
 void
-refused_batch_written(RefusedBatch which)
+work_end_batch(RefusedBatch which)
 {
 	Batch *batch = &refused.batches[which];
 
+	work_end();
 	if (batch->count > 0)
 		batch->limit = batch->limit > LIMIT_MAX ? 0 : batch->limit * 2;
 	batch->count = 0;

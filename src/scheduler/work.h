@@ -108,10 +108,8 @@ extern int refused_count(void);
 extern void refused_forget(MonoTime until);
 
 extern int refused_limit(RefusedBatch which, int most);
-extern int
-refused_batch_take(RefusedBatch which, TaskPlace *places, int count, int limit, MonoTime now);
 extern void refused_batch_add(RefusedBatch which, TaskPlace place, int rows);
-extern void refused_batch_written(RefusedBatch which);
+extern void work_end_batch(RefusedBatch which);
 
 extern BatchFailure refused_end_iteration(MonoTime now);
 extern void refused_end_reports(void);
