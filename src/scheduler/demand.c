@@ -13,9 +13,9 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
-#include "scheduler/demand.h"
 #include "scheduler/groups.h"
 #include "scheduler/pool.h"
+#include "scheduler/round.h"
 #include "scheduler/work.h"
 #include "shared/arbiter.h"
 #include "shared/worker.h"
@@ -61,24 +61,14 @@ typedef struct BlockedRole
 /* Worker slots lack: no attempt before this.  Static, because it lasts longer than a round. */
 static MonoTime shortage_until;
 
-/* How many executors does this role have that stay? */
+/* How many executors does this role have that stay?  "starting": that are not connected yet. */
 static int
-count_executors(Oid role)
+count_executors(Oid role, bool starting)
 {
 	int count = 0;
 
 	pool_foreach(executor)
-		count += executor->role == role && !executor->leaving;
-	return count;
-}
-
-static int
-count_starting_executors(Oid role)
-{
-	int count = 0;
-
-	pool_foreach(executor)
-		count += executor->role == role && !executor->leaving && !executor->ready;
+		count += executor->role == role && !executor->leaving && !(starting && executor->ready);
 	return count;
 }
 
@@ -96,7 +86,7 @@ pick_victim(Oid role, int has, MonoTime now)
 
 	pool_foreach(executor)
 	{
-		int count = count_executors(executor->role);
+		int count = count_executors(executor->role, false);
 
 		if (executor->retire_then || (executor->leaving && !pool_runs_long_task(executor, now)))
 			return NULL;
@@ -197,8 +187,8 @@ demand_executors(DispatchRound *round, const BlockedRole *entry)
 	GroupRole *asks = entry->group_role;
 	MonoTime now = round->now.mono;
 	int wanted = count_wanted(&entry->demand);
-	int has = count_executors(role->oid);
-	int starting = count_starting_executors(role->oid);
+	int has = count_executors(role->oid, false);
+	int starting = count_executors(role->oid, true);
 
 	if (round->full && asks->limited)
 		return DEMAND_FULL;
@@ -246,7 +236,7 @@ demand_block(DispatchRound *round, QueueGroup *group, const Role *role)
 	entry->group_role->oid = role->oid;
 	entry->group_role->limited = role->database_limit >= 0;
 	entry->demand = groups_block_role(group, round->now);
-	entry->executors = count_executors(role->oid);
+	entry->executors = count_executors(role->oid, false);
 	entry->number = list_length(round->blocked);
 	round->blocked = lappend(round->blocked, entry);
 }
@@ -297,8 +287,8 @@ set_aside(DispatchRound *round, const BlockedRole *entry, DemandAnswer answer)
 		round->wants_role = next_wanted_role(round->wants_role, entry->role.oid);
 	if (answer == DEMAND_BARRED)
 		role_line_add(role, clock_plus_ms(now, BARRED_MS));
-	else if (count_executors(role->oid) > 0)
-		round->wanted += Max(count_wanted(&entry->demand) - count_starting_executors(role->oid), 0);
+	else if (count_executors(role->oid, false) > 0)
+		round->wanted += Max(count_wanted(&entry->demand) - count_executors(role->oid, true), 0);
 	else if (answer == DEMAND_REFUSED || answer == DEMAND_FULL)
 		role_line_add(role, CLOCK_LONG_AGO);
 	else

@@ -14,7 +14,6 @@
 #include "storage/lockdefs.h"
 #include "utils/builtins.h"
 
-#include "scheduler/demand.h"
 #include "scheduler/dependents.h"
 #include "scheduler/groups.h"
 #include "scheduler/history.h"
@@ -24,7 +23,6 @@
 #include "scheduler/round.h"
 #include "scheduler/rules_reader.h"
 #include "scheduler/scan.h"
-#include "scheduler/strict.h"
 #include "scheduler/unstarted.h"
 #include "scheduler/work.h"
 #include "shared/arbiter.h"

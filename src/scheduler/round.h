@@ -1,6 +1,7 @@
 /*
  * round.h
- *		A round of dispatch: what was chosen, and what has become of it.
+ *		A round of dispatch: what was chosen, and what has become of it; and what the files that
+ *		take part in it do.
  */
 #ifndef PG_TASK_ROUND_H
 #define PG_TASK_ROUND_H
@@ -15,6 +16,7 @@
 #include "scheduler/pool.h"
 #include "shared/clock.h"
 #include "shared/shared.h"
+#include "task/roles.h"
 #include "task/rows.h"
 
 #define DISPATCH_MAX 128 /* maximum number of tasks that one statement claims */
@@ -59,5 +61,19 @@ typedef struct DispatchRound
 } DispatchRound;
 
 extern const SchedulerJob dispatch_job;
+
+/* Which role gets another executor, and which executor exits for it: demand.c. */
+extern void demand_block(DispatchRound *round, QueueGroup *group, const Role *role);
+extern bool demand_for_blocked(DispatchRound *round);
+extern void demand_publish(const DispatchRound *round);
+extern void demand_yield(void);
+extern MonoTime demand_until(const DispatchRound *round);
+
+/* Strict queues, whose first task nothing overtakes: strict.c. */
+extern void strict_hold(QueueState *queue, MonoTime now);
+extern bool strict_awaits(DispatchRound *round, QueueGroup *group, TaskPlace first);
+extern void strict_begin_claim(DispatchRound *round);
+extern bool strict_check(DispatchRound *round);
+extern void strict_end_round(const DispatchRound *round);
 
 #endif /* PG_TASK_ROUND_H */

@@ -33,7 +33,6 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
-#include "scheduler/demand.h"
 #include "scheduler/dependents.h"
 #include "scheduler/groups.h"
 #include "scheduler/handout.h"
