@@ -8,7 +8,6 @@
 #include "postgres.h"
 
 #include "scheduler/job.h"
-#include "shared/clock.h"
 #include "shared/shared.h"
 
 extern const SchedulerJob dependents_job;

@@ -12,7 +12,7 @@
  *
  * Times are those of the monotonic clock: steps of the wall clock change nothing while the process
  * lives.  This file is plain memory: no SPI, no shared memory, and it reads no clock.  What is
- * durable of it is written by rate_store.c.
+ * durable of it is written by side_tables.c.
  */
 #include "postgres.h"
 

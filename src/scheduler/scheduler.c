@@ -40,20 +40,17 @@
 #include "scheduler/order.h"
 #include "scheduler/orphans.h"
 #include "scheduler/pool.h"
-#include "scheduler/rate_store.h"
 #include "scheduler/round.h"
-#include "scheduler/rules_reader.h"
 #include "scheduler/scan.h"
+#include "scheduler/side_tables.h"
 #include "scheduler/unstarted.h"
 #include "scheduler/work.h"
-#include "shared/arbiter.h"
 #include "shared/clock.h"
 #include "shared/crash.h"
 #include "shared/slots.h"
 #include "shared/takers.h"
 #include "shared/worker.h"
 #include "task/home.h"
-#include "task/rows.h"
 
 PGDLLEXPORT void pg_task_scheduler_main(Datum arg);
 

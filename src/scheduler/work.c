@@ -37,7 +37,6 @@
 #include "shared/statistics.h"
 #include "task/events.h"
 #include "task/owner.h"
-#include "task/rows.h"
 
 /* Longest transaction that writes rows; its owner's triggers run in it (ms). */
 #define WRITE_MS 10000

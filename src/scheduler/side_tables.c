@@ -1,12 +1,17 @@
 /*
- * rules_reader.c
- *		When the scheduler reads the queue table.
+ * side_tables.c
+ *		When the scheduler reads the queue table, and reads and writes the rate table.
  *
- * The table is prepared together with the task table.  It is read when a commit has changed a row,
- * or a role, which a rule names; and from time to time, because triggers can be disabled.  Before
- * it was read nothing starts.
+ * Both tables are prepared together with the task table.  The queue table is read when a commit has
+ * changed a row, or a role, which a rule names; and from time to time, because triggers can be
+ * disabled.  Before it was read nothing starts.
  *
- * This file knows neither columns nor rules.
+ * The claims of a queue that has a rate, or in which tasks with a negative "max" wait, are written
+ * in the transaction of each claim.  A scheduler reads all rows of the rate table when it learns of
+ * the first such queue.  Until then no task of it starts.  While the table cannot be used, no task
+ * of a queue with a rate starts; pauses hold as long as the scheduler lives.
+ *
+ * This file knows neither columns nor rules, and decides nothing about starts.
  */
 #include "postgres.h"
 
@@ -16,11 +21,15 @@
 
 #include "scheduler/order.h"
 #include "scheduler/queues.h"
-#include "scheduler/rules_reader.h"
+#include "scheduler/rates.h"
+#include "scheduler/side_tables.h"
 #include "scheduler/work.h"
 #include "task/queue_table.h"
+#include "task/rate_table.h"
 #include "task/relation.h"
 #include "task/roles.h"
+
+/* ---- the queue table ---- */
 
 /*
  * Reading a table with many rows takes at most a fifth of the time if commits ask for it, and else
@@ -173,12 +182,9 @@ rules_reader_due(ClockNow now pg_attribute_unused())
 	return is_asked_for() ? reader.pause : CLOCK_NEVER;
 }
 
-/*
- * The queue table was prepared together with the task table.  If it is the same, what was read of
- * it holds until it is read again.
- */
+/* The table was prepared again.  If it is the same, what was read holds until it is read again. */
 static void
-forget_table(bool another pg_attribute_unused())
+forget_queue_table(bool another pg_attribute_unused())
 {
 	const TaskTable *queues = MyScheduler->table->side[SIDE_QUEUE];
 	Oid relid = queues ? queues->relid : InvalidOid;
@@ -202,5 +208,149 @@ forget_table(bool another pg_attribute_unused())
 const SchedulerJob rules_reader_job = {.due = rules_reader_due,
 									   .needed = rules_reader_due,
 									   .run = rules_reader_run,
-									   .forget_table = forget_table,
+									   .forget_table = forget_queue_table,
 									   .always = true};
+
+/* ---- the rate table ---- */
+
+/* Rows of which nothing is left to remember are removed at such intervals (ms). */
+#define TIDY_MS 10000
+
+/* Static, because it is that of the process. */
+static struct
+{
+	const TaskTable *table; /* the rate table; NULL: it cannot be used, or is not asked for */
+	bool prepared;			/* it was asked for */
+	bool read;				/* what earlier schedulers have written was read */
+	MonoTime tidy_at;		/* remove rows then */
+	Reports faults;			/* that were logged */
+} store;
+
+/* Lock the rate table: it has not changed since it was prepared. */
+static void
+lock_rate_table(const TaskTable *table, LOCKMODE mode)
+{
+	LockRelationOid(table->relid, mode);
+	if (watch_changed())
+		ereport(ERROR, (errcode(ERRCODE_TABLE_CHANGED), errmsg("the rate table has changed")));
+}
+
+/*
+ * Write the claims of the queues of which tasks are claimed.  The caller is in the transaction that
+ * claims them.
+ */
+void
+rate_store_write(const DispatchRound *round)
+{
+	RateRow rows[DISPATCH_MAX];
+	int count = 0;
+	int i;
+	int j;
+
+	for (i = 0; i < round->count; i++)
+	{
+		const DispatchEntry *entry = &round->entries[i];
+		const QueueState *queue = entry->group->queue;
+
+		for (j = 0; j < count && rows[j].queue != queue->name; j++)
+			;
+		if (entry->claim && entry->start.number > 0 && j == count)
+			rows[count++] = rates_row(&queue->claims, queue->name);
+	}
+	/* without the table, all of them only have pauses */
+	if (count == 0 || store.table == NULL)
+		return;
+	lock_rate_table(store.table, RowExclusiveLock);
+	rate_rows_write(store.table, rows, count, round->now);
+}
+
+/* When is the rate table to be read?  CLOCK_NEVER: it was, or no queue has a rate or pauses. */
+static MonoTime
+rate_store_due(ClockNow now pg_attribute_unused())
+{
+	return rates_count() > 0 && !store.prepared ? CLOCK_LONG_AGO : CLOCK_NEVER;
+}
+
+/* If it could not be used, a scheduler that shares its worker slot comes back for it later. */
+static MonoTime
+rate_store_needed(ClockNow now)
+{
+	return rates_count() > 0 && store.table == NULL ? clock_plus_ms(now.mono, JOB_FAILED_RETRY_MS)
+													: CLOCK_NEVER;
+}
+
+/*
+ * Read what earlier schedulers have written.  Queues with a rate may start tasks from then on, if
+ * the rate table can be used.
+ */
+static void
+prepare_store(ClockNow now)
+{
+	const TaskTable *table = MyScheduler->table->side[SIDE_RATE];
+	char *fault;
+	RateRow *rows;
+	int count;
+	int i;
+
+	if (table && !store.read)
+	{
+		work_begin("reading the rate table");
+		lock_rate_table(table, AccessShareLock);
+		count = rate_rows_read(table, now, &rows);
+		for (i = 0; i < count; i++)
+			if (rows[i].count > 0 && strlen(rows[i].queue) <= TASK_QUEUE_MAX)
+				rates_restore(&queue_find_or_add(rows[i].queue)->claims, &rows[i]);
+		work_end();
+		store.read = true;
+	}
+	if (table)
+		report_end(&store.faults, false);
+	else
+	{
+		fault = psprintf("%s is not usable. %s", MyScheduler->table->side_name[SIDE_RATE],
+						 MyScheduler->table->side_fault[SIDE_RATE]);
+		if (report_due(&store.faults, fault, 0))
+			ereport(WARNING,
+					(errmsg("tasks of queues with a rate do not start in database \"%s\", and a"
+							" restart will forget the pauses of a negative \"max\"",
+							MyScheduler->database),
+					 errdetail_internal("%s", fault),
+					 errhint("Drop or rename that relation, or let the owner of the task table "
+							 "create tables in its schema.")));
+	}
+	store.table = table;
+	store.prepared = true;
+	rates_hold(table == NULL);
+	order_rules_changed();
+}
+
+/* The task table was prepared again, and so was this one. */
+static void
+forget_rate_table(bool another pg_attribute_unused())
+{
+	if (store.prepared)
+		rates_hold(true);
+	store.table = NULL;
+	store.prepared = false;
+}
+
+/* Remove the rows of which nothing is left to remember. */
+static void
+tidy_rates(ClockNow now)
+{
+	if (store.table == NULL || clock_is_before(now.mono, store.tidy_at))
+		return;
+	store.tidy_at = clock_plus_ms(now.mono, TIDY_MS);
+	(void) work_begin_writing("removing old claims of queues", true);
+	MyScheduler->lazy = true;
+	lock_rate_table(store.table, RowExclusiveLock);
+	rate_rows_remove(store.table, now.wall);
+	work_end();
+}
+
+const SchedulerJob rate_store_job = {.due = rate_store_due,
+									 .needed = rate_store_needed,
+									 .run = prepare_store,
+									 .forget_table = forget_rate_table};
+
+const SchedulerJob rate_tidy_job = {.run = tidy_rates, .always = true, .writes = true};
