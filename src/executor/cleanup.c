@@ -18,7 +18,6 @@
 #include "postgres.h"
 
 #include "access/xlog.h"
-#include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "commands/prepare.h"
 #include "commands/sequence.h"
@@ -35,7 +34,6 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/portal.h"
-#include "utils/snapmgr.h"
 
 #include "compat.h"
 #include "executor/cleanup.h"
@@ -263,30 +261,6 @@ void
 cleanup_define(void)
 {
 	session.libraries = EstimateLibraryStateSpace();
-}
-
-/*
- * Drop all temporary objects, within a transaction.  The write-back comes next and runs with the
- * rights of the table's owner: an unqualified name in one of the owner's triggers would find a
- * temporary object first.
- *
- * A dropped object may have toasted catalog values, and reading these needs a snapshot.
- */
-void
-cleanup_temporary(void)
-{
-	Oid schema;
-	Oid toast_schema;
-
-	Assert(IsTransactionState());
-	GetTempNamespaceState(&schema, &toast_schema);
-	if (!OidIsValid(schema))
-		return;
-	CommandCounterIncrement();
-	PortalHashTableDeleteAll();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	ResetTempTableNamespace();
-	PopActiveSnapshot();
 }
 
 /*

@@ -9,7 +9,6 @@
 
 extern void cleanup_define(void);
 extern void cleanup_note_command(const Node *command); /* for pg_task.c */
-extern void cleanup_temporary(void);
 extern void cleanup_replication_slots(void);
 extern bool cleanup_session(Oid role);
 extern bool cleanup_allows_members(void);

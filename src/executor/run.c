@@ -637,7 +637,7 @@ try_run(Run *run)
 	run->first_transaction = 0;
 	run->result = (TaskResult){0};
 	run->committed = run->block_ends = run->not_begun = run->is_done = run->yields = false;
-	run_start_timer(MyExecutor->taken_at, show_timeout(run->task));
+	run_start_timer(MyExecutor->taken_at, slot_timeout(run->task));
 	run_allow_cancel();
 	PG_TRY();
 	{

@@ -24,7 +24,7 @@ typedef enum RunEnd
 extern void run_define(void);
 extern RunEnd run_task(const SharedTask *task, bool *clean);
 
-/* For batch.c. */
+/* For a batch (executor.c). */
 extern void run_start_timer(MonoTime started, int64 limit);
 extern void run_stop_timer(void);
 extern void run_allow_cancel(void);

@@ -1,11 +1,8 @@
 /*
  * slot.c
- *		The executor's own slot: takes tasks from the ring, and reports runs that have ended; and
- *		what the request and others see of the running task: settings, pg_task_activity, events, and
- *		the line that says which task a message in the server's log belongs to.
- *
- * This process changes its slot under the slot's lock.  It reads without the lock the fields that
- * no other process writes ("taken", "done").  The state of the slot is changed in shared/slots.c.
+ *		The running task in the executor's own slot: its request, how it has failed, and what the
+ *		request and others see of it: settings, pg_task_activity, events, and the line that says
+ *		which task a message in the server's log belongs to.
  *
  * This file reads no row, and decides nothing about a run.
  */
@@ -19,7 +16,6 @@
 #include "compat.h"
 #include "executor/slot.h"
 #include "settings.h"
-#include "shared/clock.h"
 #include "shared/worker.h"
 
 /*
@@ -37,23 +33,6 @@ slot_set_failure(int sqlstate, const char *error, TaskLeft left)
 	MyExecutor->failure.left = left;
 }
 
-/* The running task, or the one that has run last. */
-SharedTask *
-slot_running(void)
-{
-	return &MyExecutor->ring[(MyExecutor->taken - 1) % SHARED_RING];
-}
-
-/*
- * Has the scheduler cancelled the running task?  "cancelled" is read without the lock, because the
- * SIGINT handler calls this.  It is never reset while the task is in the ring.
- */
-bool
-slot_is_cancelled(void)
-{
-	return slot_running()->cancelled;
-}
-
 /* Copy the request of a task and its input from the ring.  Its "meta" there is for show_labels. */
 RowRequest
 slot_copy_request(const SharedTask *task)
@@ -66,90 +45,6 @@ slot_copy_request(const SharedTask *task)
 	return request;
 }
 
-/* How many tasks wait in the ring?  The scheduler may add some, and reclaim them. */
-int
-slot_count_waiting(void)
-{
-	int count;
-
-	LWLockAcquire(MyExecutor->lock, LW_SHARED);
-	count = (int) (MyExecutor->assigned - MyExecutor->taken);
-	LWLockRelease(MyExecutor->lock);
-	return count;
-}
-
-/*
- * Take the next task from the ring, beside those that were taken and have not been reported.  NULL:
- * there is none, or "wanted" says no.  The entry in the ring is not copied: until it is reported
- * nobody changes it, but for "cancelled" and "interrupted".
- */
-const SharedTask *
-slot_take(bool (*wanted)(const SharedTask *task, const void *arg), const void *arg)
-{
-	SharedTask *task = NULL;
-
-	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
-	if (MyExecutor->taken != MyExecutor->assigned)
-		task = &MyExecutor->ring[MyExecutor->taken % SHARED_RING];
-	if (task && wanted && !wanted(task, arg))
-		task = NULL;
-	if (task)
-	{
-		MyExecutor->taken++;
-		MyExecutor->taken_at = clock_mono();
-	}
-	LWLockRelease(MyExecutor->lock);
-	return task;
-}
-
-/*
- * All tasks that were taken have ended, with the outcome DONE or another one: report them.
- * "elapsed" is how long each of them took (us).  Wake the scheduler if it waits for one.
- */
-void
-slot_report(const int64 *elapsed, int count)
-{
-	MonoTime now = clock_mono();
-	bool notify = false;
-	bool isolated = false;
-	int i;
-
-	Assert(MyExecutor->taken == MyExecutor->done + count);
-	activity_end(&MyExecutor->activity);
-	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
-	for (i = 0; i < count; i++)
-	{
-		SharedTask *task = &MyExecutor->ring[MyExecutor->done % SHARED_RING];
-
-		task->elapsed = (uint32) Min(elapsed[i], PG_UINT32_MAX);
-		isolated |= task->isolated;
-		MyExecutor->done++;
-		notify |= task->notify || MyExecutor->done == MyExecutor->notify_at ||
-				  MyExecutor->done == MyExecutor->assigned;
-	}
-	MyExecutor->idle_since = now;
-	LWLockRelease(MyExecutor->lock);
-	if (notify)
-		shared_scheduler_wake(MyExecutor->database, 0);
-	/* schedulers may wait to start theirs */
-	if (isolated)
-	{
-		LWLockAcquire(Shared->directory, LW_SHARED);
-		slots_notify_vacated();
-		LWLockRelease(Shared->directory);
-	}
-}
-
-/* Return the last tasks that were taken to the ring: of their requests nothing is left. */
-void
-slot_untake(int count)
-{
-	Assert(MyExecutor->taken - MyExecutor->done >= (uint32) count);
-	LWLockAcquire(MyExecutor->lock, LW_EXCLUSIVE);
-	MyExecutor->taken -= count;
-	LWLockRelease(MyExecutor->lock);
-}
-
 /* Wait until the latch is set, or for "ms" milliseconds. */
 void
 slot_wait(long ms)
@@ -160,13 +55,6 @@ slot_wait(long ms)
 }
 
 /* ---- what others see of the running task ---- */
-
-/* Return the timeout of the task (us), its own or the setting; 0: none.  It covers all tries. */
-int64
-show_timeout(const SharedTask *task)
-{
-	return task->timeout >= 0 ? task->timeout : (int64) Settings.timeout * 1000;
-}
 
 /* The beginning of what pg_task.meta shows, for the line of the log; empty: nothing of a task. */
 static char logged_meta[TASK_META_LOGGED + 1];
@@ -229,7 +117,7 @@ show_task(const SharedTask *task, TimestampTz started)
 		.encoding = GetDatabaseEncoding(),
 		.run = task->run,
 		.start = started,
-		.timeout = show_timeout(task),
+		.timeout = slot_timeout(task),
 	};
 
 	progress_clear(&activity.progress);

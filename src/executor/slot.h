@@ -7,22 +7,39 @@
 
 #include "postgres.h"
 
+#include "settings.h"
 #include "shared/slots.h"
 #include "task/events.h"
 #include "task/rows.h"
 
+/* The running task, or the one that has run last. */
+static inline SharedTask *
+slot_running(void)
+{
+	return &MyExecutor->ring[(MyExecutor->taken - 1) % SHARED_RING];
+}
+
+/*
+ * Has the scheduler cancelled the running task?  "cancelled" is read without the lock, because the
+ * SIGINT handler calls this.  It is never reset while the task is in the ring.
+ */
+static inline bool
+slot_is_cancelled(void)
+{
+	return slot_running()->cancelled;
+}
+
+/* Return the timeout of the task (us), its own or the setting; 0: none.  It covers all tries. */
+static inline int64
+slot_timeout(const SharedTask *task)
+{
+	return task->timeout >= 0 ? task->timeout : (int64) Settings.timeout * 1000;
+}
+
 extern RowRequest slot_copy_request(const SharedTask *task);
-extern int slot_count_waiting(void);
-extern const SharedTask *
-slot_take(bool (*wanted)(const SharedTask *task, const void *arg), const void *arg);
-extern void slot_untake(int count);
-extern void slot_report(const int64 *elapsed, int count);
-extern SharedTask *slot_running(void);
-extern bool slot_is_cancelled(void);
 extern void slot_set_failure(int sqlstate, const char *error, TaskLeft left);
 extern void slot_wait(long ms);
 
-extern int64 show_timeout(const SharedTask *task);
 extern void show_labels(const SharedTask *task);
 extern void show_meta(const Jsonb *meta);
 extern void show_task(const SharedTask *task, TimestampTz started);

@@ -12,12 +12,13 @@
  */
 #include "postgres.h"
 
+#include "catalog/namespace.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
+#include "utils/portal.h"
 #include "utils/snapmgr.h"
 
 #include "compat.h"
-#include "executor/cleanup.h"
 #include "executor/slot.h"
 #include "executor/write_back.h"
 #include "settings.h"
@@ -108,6 +109,30 @@ typedef struct Writing
 	OwnerScope scope;
 } Writing;
 
+/*
+ * Drop all temporary objects, within a transaction.  The write-back comes next and runs with the
+ * rights of the table's owner: an unqualified name in one of the owner's triggers would find a
+ * temporary object first.
+ *
+ * A dropped object may have toasted catalog values, and reading these needs a snapshot.
+ */
+static void
+drop_temporary_objects(void)
+{
+	Oid schema;
+	Oid toast_schema;
+
+	Assert(IsTransactionState());
+	GetTempNamespaceState(&schema, &toast_schema);
+	if (!OidIsValid(schema))
+		return;
+	CommandCounterIncrement();
+	PortalHashTableDeleteAll();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	ResetTempTableNamespace();
+	PopActiveSnapshot();
+}
+
 /* Begin to write, into the table that was locked by this task. */
 static void
 begin_writing(const SharedTask *task, bool committed, Writing *writing)
@@ -115,7 +140,7 @@ begin_writing(const SharedTask *task, bool committed, Writing *writing)
 	Assert(IsTransactionState() && !owner_acts());
 	writing->read_only = XactReadOnly;
 	XactReadOnly = false;
-	cleanup_temporary();
+	drop_temporary_objects();
 	/* it waits for locks without a limit, and no timeout of the transaction ends it */
 	if (LockTimeout > 0)
 		(void) set_config_option("lock_timeout", "0", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_LOCAL,
