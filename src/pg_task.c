@@ -25,7 +25,6 @@
 #include "executor/cleanup.h"
 #include "executor/request.h"
 #include "session/commands.h"
-#include "session/held.h"
 #include "session/pending.h"
 #include "session/take.h"
 #include "session/trigger_row.h"
@@ -87,7 +86,6 @@ transaction_ended(XactEvent event, void *arg pg_attribute_unused())
 		running_level_ended(1, event != XACT_EVENT_ABORT);
 	pending_transaction_ended(event);
 	commands_transaction_ended(event);
-	held_transaction_ended(event);
 	take_transaction_ended(event);
 	waiters_transaction_ended(event);
 }
@@ -101,9 +99,7 @@ subtransaction_ended(SubXactEvent event, SubTransactionId mine pg_attribute_unus
 	if (!committed && event != SUBXACT_EVENT_ABORT_SUB)
 		return;
 	running_level_ended(GetCurrentTransactionNestLevel(), committed);
-	held_level_ended(GetCurrentTransactionNestLevel(), committed);
-	if (!committed)
-		take_transaction_ended(XACT_EVENT_ABORT);
+	take_level_ended(GetCurrentTransactionNestLevel(), committed);
 }
 
 static void

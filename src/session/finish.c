@@ -15,9 +15,9 @@
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
 
-#include "session/held.h"
 #include "session/pending.h"
 #include "session/table_access.h"
+#include "session/take.h"
 #include "settings.h"
 #include "shared/shared.h"
 #include "shared/waiters.h"

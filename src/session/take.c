@@ -6,6 +6,10 @@
  * its snapshot, so for a short time only; and it looks whether its client is still there.  What the
  * scheduler has claimed for it, it reads from the rows.  If the transaction does not commit, the
  * tasks are returned.
+ *
+ * Also what finish.c needs to end runs: the task table, used as its owner, and what the end of the
+ * transaction does with the runs.  The session may have run code of anybody before: code of the
+ * owner's must not run in it, unless it has the owner's rights.
  */
 #include "postgres.h"
 
@@ -16,6 +20,7 @@
 #undef ENABLE_GSS
 #undef USE_OPENSSL
 #undef USE_SSL
+#include "access/xlog.h"
 #include "catalog/pg_type.h"
 #include "libpq/libpq.h"
 #include "miscadmin.h"
@@ -27,11 +32,11 @@
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/jsonb.h"
+#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/tuplestore.h"
 
 #include "compat.h"
-#include "session/held.h"
 #include "session/result_set.h"
 #include "session/table_access.h"
 #include "session/take.h"
@@ -39,7 +44,10 @@
 #include "shared/clock.h"
 #include "shared/shared.h"
 #include "shared/slots.h"
+#include "shared/statistics.h"
 #include "shared/takers.h"
+#include "task/owner.h"
+#include "task/owner_code.h"
 #include "task/queue_table.h"
 #include "task/roles.h"
 #include "task/rows_sql.h"
@@ -71,17 +79,7 @@ static bool watched;
 static TakerWish checked;
 static MonoTime checked_at;
 
-/* The transaction, or a subtransaction of it, ends: if it was waiting, it does not any more. */
-void
-take_transaction_ended(XactEvent event)
-{
-	SharedTaker *mine = waits;
-
-	if (mine == NULL || event != XACT_EVENT_ABORT)
-		return;
-	waits = NULL;
-	taker_withdraw(mine);
-}
+/* ---- what holds runs ---- */
 
 /* What this session holds as long as it lives is lost. */
 void
@@ -113,6 +111,243 @@ watch_session(void)
 				 errhint("Set them, or take tasks by a lease.")));
 	before_shmem_exit(session_exits, (Datum) 0);
 	watched = true;
+}
+
+/* ---- the end of the transaction ---- */
+
+/* What the current transaction does with a run, if it commits. */
+typedef struct HeldChange
+{
+	TakenRef ref;
+	int level;		  /* of the transaction or subtransaction */
+	bool ends;		  /* else it was fetched */
+	TaskEvent *event; /* NULL: none */
+} HeldChange;
+
+/*
+ * In the order in which they were made, in TopTransactionContext.  Static, because it collects from
+ * all commands of a transaction; its end clears it.
+ */
+static List *changes;
+
+/* What is returned lives as long as the transaction. */
+static HeldChange *
+add_change(TakenRef ref, bool ends)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+	HeldChange *change = palloc0(sizeof(HeldChange));
+
+	change->ref = ref;
+	change->level = GetCurrentTransactionNestLevel();
+	change->ends = ends;
+	changes = lappend(changes, change);
+	MemoryContextSwitchTo(old);
+	return change;
+}
+
+/* This event is reported when the change is committed. */
+static void
+set_event(HeldChange *change, const TaskEvent *event)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+
+	change->event = event_copy(event);
+	MemoryContextSwitchTo(old);
+}
+
+/* The row of a run that was fetched is read: the run has begun. */
+static void
+note_started(HeldChange *change, const char *queue, const char *role, int64 waited)
+{
+	TaskEvent event = {.kind = EVENT_STARTED,
+					   .id = change->ref.run.id,
+					   .attempt = change->ref.run.attempt,
+					   .queue = queue,
+					   .role_name = role,
+					   .elapsed = waited};
+
+	set_event(change, &event);
+}
+
+/* The row of a run is written: it has ended, which is reported (unless NULL) with the commit. */
+void
+held_ended(TakenRef ref, const TaskEvent *event)
+{
+	HeldChange *change = add_change(ref, true);
+
+	if (event)
+		set_event(change, event);
+}
+
+/* Has this transaction ended the run? */
+bool
+held_has_ended(TaskRun run)
+{
+	ListCell *cell;
+
+	foreach(cell, changes)
+	{
+		const HeldChange *change = lfirst(cell);
+
+		if (change->ends && task_same_run(change->ref.run, run))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Undo what a transaction or a subtransaction has done: a run that was fetched is returned, and one
+ * whose end was written is held on.
+ */
+static void
+undo(const HeldChange *change)
+{
+	if (change->ends)
+		taken_set_ending(change->ref, false);
+	else
+		taken_end(change->ref, TAKEN_RETURNED);
+}
+
+/* The transaction ends: so does what it does with runs. */
+static void
+end_changes(XactEvent event)
+{
+	ListCell *cell;
+
+	if (event == XACT_EVENT_PRE_PREPARE)
+		foreach(cell, changes)
+			if (!((HeldChange *) lfirst(cell))->ends)
+				ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+								errmsg("cannot prepare a transaction that has taken tasks")));
+	if (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT && event != XACT_EVENT_PREPARE)
+		return;
+	foreach(cell, changes)
+	{
+		const HeldChange *change = lfirst(cell);
+
+		/* of one that is prepared nobody learns when it ends */
+		if (event != XACT_EVENT_COMMIT)
+			undo(change);
+		else
+		{
+			if (change->ends)
+				taken_end(change->ref, TAKEN_WRITTEN);
+			else
+				taken_hold(change->ref);
+			if (change->event)
+				event_report(change->event);
+		}
+	}
+	if (event == XACT_EVENT_COMMIT)
+		statistics_flush();
+	changes = NIL;
+}
+
+/* If the session was waiting, it does not any more. */
+static void
+end_wait(void)
+{
+	SharedTaker *mine = waits;
+
+	waits = NULL;
+	if (mine)
+		taker_withdraw(mine);
+}
+
+/* Nothing here may raise an error: after a commit, the server would panic. */
+void
+take_transaction_ended(XactEvent event)
+{
+	if (changes != NIL)
+		end_changes(event);
+	if (event == XACT_EVENT_ABORT)
+		end_wait();
+}
+
+/* A transaction or subtransaction of this level ends. */
+void
+take_level_ended(int level, bool committed)
+{
+	ListCell *cell;
+
+	foreach(cell, changes)
+	{
+		HeldChange *change = lfirst(cell);
+
+		if (change->level < level)
+			continue;
+		change->level = level - 1;
+		if (committed)
+			continue;
+		undo(change);
+		changes = foreach_delete_current(changes, cell);
+	}
+	if (!committed)
+		end_wait();
+}
+
+/* ---- the table ---- */
+
+/* Raise an error if runs cannot be taken or ended in this session now. */
+void
+held_check_session(const char *function)
+{
+	shared_require();
+	if (RecoveryInProgress())
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("%s must be called on the primary", function),
+						errdetail("A standby runs no tasks.")));
+	PreventCommandIfReadOnly(function);
+	if (InSecurityRestrictedOperation() || owner_acts())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("%s cannot be called within a security-restricted operation", function)));
+}
+
+/* Kept from call to call, in TopMemoryContext. */
+static TaskTable *kept_table;
+
+/*
+ * Call a function that executes statements on the task table, as the owner of the table.  After an
+ * error that it raises, the session has its own rights again.
+ */
+void
+held_call_as_owner(Oid relid, void (*call)(const TaskTable *table, void *arg), void *arg)
+{
+	const TaskTable *table;
+	OwnerScope scope;
+	int old_bar;
+	bool barred;
+
+	if (!OidIsValid(relid) || !statement_lock_table(&kept_table, relid, RowExclusiveLock) ||
+		!kept_table->whole)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("the task table of this database cannot be used")));
+	table = kept_table;
+	barred = table_access_bars_code(table->owner);
+	if (barred && table->code)
+		ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+						errmsg("code of the owner of the task table must not run in this session"),
+						errdetail("It would run with this write: %s.", table->code),
+						errhint("Have the owner drop it, or connect as the owner.")));
+	old_bar = owner_code_bar(barred ? ERRCODE_INSUFFICIENT_PRIVILEGE : 0);
+	PG_TRY();
+	{
+		owner_become_in_session(table->owner, &scope);
+		PushActiveSnapshot(GetTransactionSnapshot());
+		call(table, arg);
+		PopActiveSnapshot();
+		owner_return(&scope);
+	}
+	PG_CATCH();
+	{
+		/* the server restores the rest */
+		(void) owner_code_bar(old_bar);
+		owner_abandon();
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	(void) owner_code_bar(old_bar);
 }
 
 /* ---- the arguments ---- */
@@ -282,7 +517,6 @@ wait_for_tasks(const TakerWish *wish, int wait, TakenRef *refs)
 	MonoTime begun = clock_mono();
 	MonoTime until = clock_plus_ms(begun, wish->at_once ? WAIT_MS : wait);
 	MonoTime check = clock_plus_ms(begun, UNCHECKED_MS);
-	SharedTaker *mine;
 	int count;
 
 	waits = taker_begin(wish);
@@ -304,14 +538,11 @@ wait_for_tasks(const TakerWish *wish, int wait, TakenRef *refs)
 		else
 			sleep_until(clock_min(check, until));
 	}
-	mine = waits;
-	waits = NULL;
+	/* what was chosen at the last moment is returned */
 	if (count < 0)
-	{
-		/* what was chosen at the last moment is returned */
-		taker_withdraw(mine);
-		count = 0;
-	}
+		end_wait();
+	waits = NULL;
+	count = Max(count, 0);
 	if (count == 0 && check.us != CLOCK_NEVER.us)
 		check_queues(wish);
 	return count;
@@ -385,7 +616,7 @@ return_row(ReturnSetInfo *result, uint64 i, TakenRef ref, HeldChange *change)
 		result_row_set(&row, "deadline", TimestampTzGetDatum(now.wall + left));
 	}
 	tuplestore_putvalues(result->setResult, result->setDesc, row.values, row.nulls);
-	held_started(change, queue, role, Max(ref.run.claimed - dt, 0));
+	note_started(change, queue, role, Max(ref.run.claimed - dt, 0));
 }
 
 /* The runs that were taken. */
@@ -452,7 +683,7 @@ pg_task_take(PG_FUNCTION_ARGS)
 		watch_session();
 	takings.count = wait_for_tasks(&wish, wait, takings.refs);
 	for (i = 0; i < takings.count; i++)
-		takings.changes[i] = held_fetched(takings.refs[i]);
+		takings.changes[i] = add_change(takings.refs[i], false);
 	if (takings.count > 0)
 		held_call_as_owner(table_access_known(), return_rows, &takings);
 	/* somebody has stopped it, or changed it, since the claim */
