@@ -60,7 +60,7 @@ static void
 relation_invalidated(Datum arg pg_attribute_unused(), Oid relid)
 {
 	watch_invalidated(relid);
-	trigger_row_relation_invalidated(relid);
+	trigger_relation_invalidated(relid);
 }
 
 /*

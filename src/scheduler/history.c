@@ -98,8 +98,7 @@ shorter_time(double a, double b)
 static double
 shortest_keep(void)
 {
-	return shorter_time(shorter_time(walk.setting, walk.column),
-						queue_rules_shortest_keep(queues_rules()));
+	return shorter_time(shorter_time(walk.setting, walk.column), queues_rules()->shortest_keep);
 }
 
 static MonoTime

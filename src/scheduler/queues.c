@@ -96,7 +96,7 @@ queues_set_rules(MemoryContext context, QueueRules *all)
 		return false;
 	}
 	MemoryContextSetParent(context, TopMemoryContext);
-	rules.changed |= queue_rules_divide(all) || (rules.all && queue_rules_divide(rules.all));
+	rules.changed |= all->divide || (rules.all && rules.all->divide);
 	if (rules.context)
 		MemoryContextDelete(rules.context);
 	rules.context = context;

@@ -57,7 +57,7 @@ static struct
 bool
 rules_reader_roles_changed(void)
 {
-	return queue_rules_divide(queues_rules()) && reader.roles != roles_changes();
+	return queues_rules()->divide && reader.roles != roles_changes();
 }
 
 /*
@@ -153,7 +153,7 @@ rules_reader_run(ClockNow now)
 	MyScheduler->events &= ~SHARED_QUEUES;
 	reader.known = true;
 	reader.roles = roles;
-	if (asked && queue_rules_shortest_keep(queues_rules()) >= 0)
+	if (asked && queues_rules()->shortest_keep >= 0)
 		MyScheduler->events |= SHARED_HISTORY;
 	ended = clock_mono();
 	reader.pause = ended;

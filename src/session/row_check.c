@@ -265,13 +265,6 @@ check_values(const TriggerRow *old, const TriggerRow *new)
 
 /* ---- rights ---- */
 
-/* Has the current user the rights of the table's owner? */
-bool
-row_check_owner(Relation rel)
-{
-	return has_privs_of_role(GetUserId(), trigger_table_owner(rel));
-}
-
 /* Raise an error: the current user does not have the rights of the table's owner. */
 void
 row_check_forbid(TaskColumn which, const char *hint)

@@ -7,11 +7,19 @@
 
 #include "postgres.h"
 
+#include "miscadmin.h"
+#include "utils/acl.h"
 #include "utils/rel.h"
 
 #include "session/trigger_row.h"
 
-extern bool row_check_owner(Relation rel);
+/* Has the current user the rights of the table's owner? */
+static inline bool
+row_check_owner(Relation rel)
+{
+	return has_privs_of_role(GetUserId(), trigger_table_owner(rel));
+}
+
 extern void row_check_forbid(TaskColumn which, const char *hint);
 extern void row_check(const TriggerRow *old, const TriggerRow *new);
 extern void row_check_until(const TriggerRow *old, const TriggerRow *new);

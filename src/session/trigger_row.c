@@ -31,14 +31,6 @@
 
 TriggerColumns trigger_columns;
 
-/* A relation has changed, or all of them: the table may have other columns now. */
-void
-trigger_row_relation_invalidated(Oid relid)
-{
-	if (relid == trigger_columns.relid || relid == trigger_columns.root || relid == InvalidOid)
-		trigger_columns.relid = InvalidOid;
-}
-
 /*
  * Look a column up.  Its place in the list of columns is tried first: that is where a table has it
  * that pg_task has made.
@@ -116,14 +108,6 @@ trigger_after(const TriggerRow *row, AfterIds *after)
 	after->removed = array_contains_nulls(after->array);
 	after->ids = (int64 *) ARR_DATA_PTR(after->array);
 	return true;
-}
-
-/* The owner of the task table: of the root, if this is a partition. */
-Oid
-trigger_table_owner(Relation rel)
-{
-	return rel->rd_rel->relispartition ? relation_owner(trigger_root_table(rel))
-									   : rel->rd_rel->relowner;
 }
 
 /* ---- the sequence ---- */

@@ -53,14 +53,20 @@ typedef struct TriggerColumns
 
 extern TriggerColumns trigger_columns;
 
-extern void trigger_row_relation_invalidated(Oid relid); /* for pg_task.c */
 extern int trigger_find_column(Relation rel, TaskColumn which);
 extern void trigger_reject(const TriggerRow *row, TaskColumn which, const char *rule);
 extern bool trigger_same_value(const TriggerRow *old, const TriggerRow *new, TaskColumn which);
 extern bool trigger_after(const TriggerRow *row, AfterIds *after);
-extern Oid trigger_table_owner(Relation rel);
 extern void trigger_check_id(Oid relid, int64 id, bool moves);
 extern bool trigger_recent_ids(Oid relid, int64 count, int64 *low, int64 *high);
+
+/* A relation has changed, or all of them: the table may have other columns now. */
+static inline void
+trigger_relation_invalidated(Oid relid)
+{
+	if (relid == trigger_columns.relid || relid == trigger_columns.root || relid == InvalidOid)
+		trigger_columns.relid = InvalidOid;
+}
 
 /* The table that the scheduler knows: the root, if this is a partition. */
 static inline Oid
@@ -69,6 +75,14 @@ trigger_root_table(Relation rel)
 	Oid relid = RelationGetRelid(rel);
 
 	return rel->rd_rel->relispartition ? relation_root(relid) : relid;
+}
+
+/* The owner of the task table: of the root, if this is a partition. */
+static inline Oid
+trigger_table_owner(Relation rel)
+{
+	return rel->rd_rel->relispartition ? relation_owner(trigger_root_table(rel))
+									   : rel->rd_rel->relowner;
 }
 
 /* The number of a column.  Raises an error if this is not the column of a task table. */

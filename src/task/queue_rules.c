@@ -64,18 +64,6 @@ queue_rule_same(const QueueRule *a, const QueueRule *b)
 #define SH_DEFINE
 #include "lib/simplehash.h"
 
-struct QueueRules
-{
-	MemoryContext context;
-	rowtable_hash *rows; /* by names of queues, and by patterns */
-	int prefix_max;		 /* the longest prefix (bytes) that is a pattern with "%"; -1: none */
-	int nothers;
-	const QueueRule **others; /* the other patterns */
-	ruletable_hash *found;	  /* rules of queues: as many as say different things */
-	bool divide;
-	double shortest_keep;
-};
-
 DEFINE_HASH_INSERT(insert_rule, ruletable, RuleEntry, const QueueRule *)
 
 /* A rule that says nothing. */
@@ -171,20 +159,6 @@ queue_rules_same(const QueueRules *a, const QueueRules *b)
 	return true;
 }
 
-/* Return the shortest time that a row keeps tasks (s); negative: none says how long. */
-double
-queue_rules_shortest_keep(const QueueRules *rules)
-{
-	return rules->shortest_keep;
-}
-
-/* May queues have a limit together, or takers? */
-bool
-queue_rules_divide(const QueueRules *rules)
-{
-	return rules->divide;
-}
-
 /* Does a row, which need not be in force, name a taker of which this is true? */
 bool
 queue_rules_let_take(const QueueRules *rules, bool (*may)(const QueueRule *row))
@@ -200,8 +174,8 @@ queue_rules_let_take(const QueueRules *rules, bool (*may)(const QueueRule *row))
 }
 
 /* Is this the name of the queue, or a pattern that matches it? */
-bool
-queue_name_matches(const char *pattern, const char *queue)
+static bool
+name_matches(const char *pattern, const char *queue)
 {
 	text *left;
 	text *right;
@@ -226,7 +200,7 @@ queue_list_matches(const char *names, int count, const char *queue)
 	int i;
 
 	for (i = 0; i < count; i++, names += strlen(names) + 1)
-		if (queue_name_matches(names, queue))
+		if (name_matches(names, queue))
 			return true;
 	return count == 0;
 }
@@ -259,7 +233,7 @@ queue_rules_match(const QueueRules *rules, const char *queue, int *count)
 			rows[n++] = entry->row;
 	}
 	for (i = 0; i < rules->nothers; i++)
-		if (queue_name_matches(rules->others[i]->queue, queue))
+		if (name_matches(rules->others[i]->queue, queue))
 			rows[n++] = rules->others[i];
 	qsort(rows, n, sizeof(QueueRule *), compare_rows);
 	pfree(name);

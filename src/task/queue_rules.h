@@ -40,7 +40,18 @@ typedef struct QueueRule
 /* In "taker": a role that does not exist. */
 #define RULE_NO_ROLE 1
 
-typedef struct QueueRules QueueRules;
+/* The rules that all rows make.  The others but the last two are for queue_rules.c. */
+typedef struct QueueRules
+{
+	MemoryContext context;
+	struct rowtable_hash *rows; /* by names of queues, and by patterns */
+	int prefix_max; /* the longest prefix (bytes) that is a pattern with "%"; -1: none */
+	int nothers;
+	const QueueRule **others;	  /* the other patterns */
+	struct ruletable_hash *found; /* rules of queues: as many as say different things */
+	bool divide;				  /* queues may have a limit together, or takers */
+	double shortest_keep; /* the shortest time that a row keeps tasks (s); negative: none says */
+} QueueRules;
 
 /* Does the rule of a queue let no task start at this time, whatever runs? */
 static inline bool
@@ -53,12 +64,9 @@ queue_rule_pauses(const QueueRule *rule, TimestampTz now)
 extern QueueRules *queue_rules_build(MemoryContext context, const QueueRule *rows, int count);
 extern const QueueRule **queue_rules_match(const QueueRules *rules, const char *queue, int *count);
 extern const QueueRule *queue_rules_find(QueueRules *rules, const char *queue);
-extern bool queue_name_matches(const char *pattern, const char *queue);
 extern bool queue_list_matches(const char *names, int count, const char *queue);
 extern bool queue_rule_same(const QueueRule *a, const QueueRule *b);
 extern bool queue_rules_same(const QueueRules *a, const QueueRules *b);
-extern bool queue_rules_divide(const QueueRules *rules);
 extern bool queue_rules_let_take(const QueueRules *rules, bool (*may)(const QueueRule *row));
-extern double queue_rules_shortest_keep(const QueueRules *rules);
 
 #endif /* PG_TASK_QUEUE_RULES_H */

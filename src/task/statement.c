@@ -299,15 +299,6 @@ arg_ids(StatementArgs *args, const char *name, const int64 *ids, int count)
 		elements[i] = Int64GetDatum(ids[i]);
 }
 
-/* Add a run: what the fence of a statement on its row compares. */
-void
-arg_run(StatementArgs *args, TaskRun run)
-{
-	arg_int64(args, "id", run.id);
-	arg_int32(args, "attempt", run.attempt);
-	arg_timestamp(args, "claimed", run.claimed);
-}
-
 /* Add runs that must be in this state: parallel arrays of their ids, attempts and claim times. */
 void
 arg_runs(StatementArgs *args, const TaskRun *runs, int count, const char *state)
@@ -366,13 +357,6 @@ statement_text(MemoryContext where, uint64 row, int number)
 
 	MemoryContextSwitchTo(old);
 	return result;
-}
-
-/* The same for a column that may be NULL: NULL for NULL. */
-char *
-statement_text_or_null(MemoryContext where, uint64 row, int number)
-{
-	return statement_is_null(row, number) ? NULL : statement_text(where, row, number);
 }
 
 /* A jsonb column of the last result, allocated in the context "where"; NULL for NULL. */

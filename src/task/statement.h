@@ -68,8 +68,13 @@ statement_execute(const Statement *statement, const TaskTable *table, StatementA
 extern Datum statement_value(uint64 row, int number, Oid type);
 extern bool statement_is_null(uint64 row, int number);
 extern char *statement_text(MemoryContext where, uint64 row, int number);
-extern char *statement_text_or_null(MemoryContext where, uint64 row, int number);
 extern Jsonb *statement_json_or_null(MemoryContext where, uint64 row, int number);
+
+static inline char *
+statement_text_or_null(MemoryContext where, uint64 row, int number)
+{
+	return statement_is_null(row, number) ? NULL : statement_text(where, row, number);
+}
 
 static inline bool
 statement_bool(uint64 row, int number)
@@ -180,9 +185,17 @@ arg_json(StatementArgs *args, const char *name, const struct varlena *value)
 		arg_null(args, name, JSONBOID);
 }
 
+/* Add a run: what the fence of a statement on its row compares. */
+static inline void
+arg_run(StatementArgs *args, TaskRun run)
+{
+	arg_int64(args, "id", run.id);
+	arg_int32(args, "attempt", run.attempt);
+	arg_timestamp(args, "claimed", run.claimed);
+}
+
 extern Datum *arg_array(StatementArgs *args, const char *name, Oid element_type, int count);
 extern void arg_ids(StatementArgs *args, const char *name, const int64 *ids, int count);
-extern void arg_run(StatementArgs *args, TaskRun run);
 extern void arg_runs(StatementArgs *args, const TaskRun *runs, int count, const char *state);
 
 #endif /* PG_TASK_STATEMENT_H */
