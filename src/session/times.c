@@ -69,9 +69,10 @@ pg_task_next(PG_FUNCTION_ARGS)
 	TimestampTz planned = PG_GETARG_TIMESTAMPTZ(0);
 	TimestampTz ended = PG_GETARG_TIMESTAMPTZ(3);
 	pg_tz *zone = times_zone(text_to_cstring(PG_GETARG_TEXT_PP(4)));
+	TimestampTz anchor = planned;
 	TimestampTz next;
 
-	if (!schedule_next(planned, planned, PG_GETARG_INTERVAL_P(1), PG_GETARG_BOOL(2), ended, ended,
+	if (!schedule_next(&anchor, planned, PG_GETARG_INTERVAL_P(1), PG_GETARG_BOOL(2), ended, ended,
 					   zone, &next))
 		PG_RETURN_NULL();
 	PG_RETURN_TIMESTAMPTZ(next);

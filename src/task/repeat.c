@@ -175,8 +175,8 @@ find_next(const RowRepeat *repeat, SettingsMissed missed, const TaskResult *run,
 		next->hold = REPEAT_AT_START;
 		return true;
 	}
-	next->anchor = schedule_anchor(repeat->anchor, repeat->dt, &repeat->repeat, zone);
-	return schedule_next(next->anchor, repeat->dt, &repeat->repeat, repeat->drift, end,
+	next->anchor = repeat->anchor;
+	return schedule_next(&next->anchor, repeat->dt, &repeat->repeat, repeat->drift, end,
 						 repeat->drift ? after : end, zone, &next->dt) &&
 		   schedule_in_range(next->dt);
 }

@@ -129,8 +129,8 @@ next_planned(TimestampTz anchor, const Interval *repeat, TimestampTz now, pg_tz 
  * run that was planned for none of these times begins another count: somebody has planned it anew,
  * or has changed the interval or the zone.
  */
-TimestampTz
-schedule_anchor(TimestampTz anchor, TimestampTz planned, const Interval *repeat, pg_tz *zone)
+static TimestampTz
+find_anchor(TimestampTz anchor, TimestampTz planned, const Interval *repeat, pg_tz *zone)
 {
 	TimestampTz counted;
 
@@ -144,12 +144,13 @@ schedule_anchor(TimestampTz anchor, TimestampTz planned, const Interval *repeat,
  * When a task that was planned at "planned" and ended at "ended" runs next.
  *
  * With drift: at the first anchor + n * repeat that is later than "now" and "planned"; missed runs
- * are skipped, and month ends and local times that do not occur shift no later run.  Without drift:
- * one interval after the end, or at "now" if that is later.  Returns false if there is no such
- * time: infinite, out of range, or an interval that does not advance.
+ * are skipped, and month ends and local times that do not occur shift no later run.  *anchor
+ * becomes the one that counts for this run and those that follow.  Without drift: one interval
+ * after the end, or at "now" if that is later.  Returns false if there is no such time: infinite,
+ * out of range, or an interval that does not advance.
  */
 bool
-schedule_next(TimestampTz anchor, TimestampTz planned, const Interval *repeat, bool drift,
+schedule_next(TimestampTz *anchor, TimestampTz planned, const Interval *repeat, bool drift,
 			  TimestampTz ended, TimestampTz now, pg_tz *zone, TimestampTz *next)
 {
 	if (!drift)
@@ -159,9 +160,10 @@ schedule_next(TimestampTz anchor, TimestampTz planned, const Interval *repeat, b
 		*next = Max(*next, now);
 		return true;
 	}
-	if (TIMESTAMP_NOT_FINITE(anchor) || TIMESTAMP_NOT_FINITE(planned))
+	*anchor = find_anchor(*anchor, planned, repeat, zone);
+	if (TIMESTAMP_NOT_FINITE(*anchor) || TIMESTAMP_NOT_FINITE(planned))
 		return false;
-	return next_planned(anchor, repeat, Max(now, planned), zone, next) && *next > planned;
+	return next_planned(*anchor, repeat, Max(now, planned), zone, next) && *next > planned;
 }
 
 /* Find the offset of a zone at a moment.  Returns what pg_next_dst_boundary does. */

@@ -15,10 +15,8 @@
 /* No task is planned for this year or later. */
 #define SCHEDULE_LAST_YEAR CRON_LAST_YEAR
 
-extern TimestampTz
-schedule_anchor(TimestampTz anchor, TimestampTz planned, const Interval *repeat, pg_tz *zone);
 extern bool
-schedule_next(TimestampTz anchor, TimestampTz planned, const Interval *repeat, bool drift,
+schedule_next(TimestampTz *anchor, TimestampTz planned, const Interval *repeat, bool drift,
 			  TimestampTz ended, TimestampTz now, pg_tz *zone, TimestampTz *next);
 extern bool schedule_next_cron(const Cron *cron, TimestampTz after, pg_tz *zone, TimestampTz *next);
 extern bool schedule_in_range(TimestampTz moment);
