@@ -74,7 +74,6 @@ typedef enum LocationName
 static struct
 {
 	char *database;
-	char *keep_libraries;
 	char *timezone; /* empty: not set */
 	int synchronous_commit;
 	char *id; /* never set: pg_task.id has a show hook */
@@ -321,9 +320,15 @@ check_libraries(char **newval, void **extra pg_attribute_unused(),
 	return true;
 }
 
+const char *const settings_of_databases[] = {
+	"pg_task.enabled", "pg_task.create_table", "pg_task.owner_code",
+	"pg_task.period",  "pg_task.schema",	   "pg_task.schema_name",
+	"pg_task.table",   "pg_task.table_name",   NULL,
+};
+
 /*
- * Check that it is not a session that sets this parameter of the database for itself: nothing would
- * come of it.
+ * Check that it is not a session that sets one of these parameters for itself: nothing would come
+ * of it.
  */
 static bool
 check_source(GucSource source)
@@ -664,7 +669,7 @@ define_texts(void)
 		"Sets the libraries that an executor may keep after a task has loaded them.",
 		"They must not keep any state of a task.  Preloaded libraries, and a"
 		" few of the server's own, are always kept.",
-		&variables.keep_libraries, "", PGC_SIGHUP, GUC_LIST_INPUT, check_libraries, NULL, NULL);
+		&Settings.keep_libraries, "", PGC_SIGHUP, GUC_LIST_INPUT, check_libraries, NULL, NULL);
 	DefineCustomStringVariable("pg_task.flow",
 							   "Sets the workflow of the tasks that are inserted without one.",
 							   "Empty means none.  In a task it is the workflow of the task.",
@@ -760,25 +765,6 @@ settings_targets(void)
 	if (!parse_targets(variables.database, &targets))
 		elog(ERROR, "pg_task.database was not checked");
 	return targets;
-}
-
-/* Return the entry for a database: the one that names it, or the one for all; else NULL. */
-const Target *
-targets_find(const List *targets, const char *database)
-{
-	const Target *all = NULL;
-	ListCell *cell;
-
-	foreach(cell, targets)
-	{
-		const Target *target = lfirst(cell);
-
-		if (target->database == NULL)
-			all = target;
-		else if (strcmp(target->database, database) == 0)
-			return target;
-	}
-	return all;
 }
 
 /* Return the value of prefix.database, or NULL if it is not set. */
@@ -910,26 +896,4 @@ int
 settings_format(const char *name)
 {
 	return option_value(format_options, name, RESULT_TEXT);
-}
-
-/* May an executor keep the library in this file (relative to the server's library directory)? */
-bool
-settings_keeps_library(const char *file)
-{
-	List *names;
-	ListCell *cell;
-	bool keeps = false;
-
-	if (!SplitDirectoriesString(pstrdup(variables.keep_libraries), ',', &names))
-		return false;
-	foreach(cell, names)
-	{
-		const char *name = lfirst(cell);
-		size_t length = strlen(name);
-
-		keeps |= strncmp(file, name, length) == 0 &&
-				 (file[length] == '\0' || strcmp(file + length, DLSUFFIX) == 0);
-	}
-	list_free_deep(names);
-	return keeps;
 }

@@ -87,6 +87,7 @@ typedef struct SettingsValues
 	char *flow;			  /* see settings_label */
 	char *meta;			  /* likewise; empty or JSON, see check_meta */
 	char *on_failure;	  /* of this process: a session may have set it */
+	char *keep_libraries; /* a list of names, see check_libraries */
 	SettingsTask task;	  /* without the time zones: see settings_task */
 
 	/*
@@ -116,6 +117,9 @@ typedef struct Target
 	bool excluded;	/* it is to have no task table */
 } Target;
 
+/* The settings of databases: of a role nothing of them is read.  Ends with NULL. */
+extern const char *const settings_of_databases[];
+
 extern void settings_define(void);
 extern List *settings_targets(void);
 extern SettingsTask settings_task(void);
@@ -125,9 +129,7 @@ extern const char *settings_label(const char *value, const char *name);
 extern SettingsMissed settings_missed(const char *name, SettingsMissed other);
 extern const char *settings_missed_word(SettingsMissed missed);
 extern int settings_format(const char *name);
-extern bool settings_keeps_library(const char *file);
 extern Location location_of(const char *database);
-extern const Target *targets_find(const List *targets, const char *database);
 extern pg_tz *zone_find(const char *name);
 
 #endif /* PG_TASK_SETTINGS_H */

@@ -34,6 +34,7 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/portal.h"
+#include "utils/varlena.h"
 
 #include "compat.h"
 #include "executor/cleanup.h"
@@ -169,6 +170,28 @@ starts_with_any(const char *text, const char *const *prefixes)
 	return false;
 }
 
+/* May an executor keep the library in this file of the server's library directory? */
+static bool
+keeps_library(const char *file)
+{
+	List *names;
+	ListCell *cell;
+	bool keeps = false;
+
+	if (!SplitDirectoriesString(pstrdup(Settings.keep_libraries), ',', &names))
+		return false;
+	foreach(cell, names)
+	{
+		const char *name = lfirst(cell);
+		size_t length = strlen(name);
+
+		keeps |= strncmp(file, name, length) == 0 &&
+				 (file[length] == '\0' || strcmp(file + length, DLSUFFIX) == 0);
+	}
+	list_free_deep(names);
+	return keeps;
+}
+
 /* May this library, which the server has loaded, keep state between tasks? */
 static bool
 may_keep_state(const char *path)
@@ -180,7 +203,7 @@ may_keep_state(const char *path)
 		return true;
 	if (starts_with_any(file, stateless))
 		return false;
-	if (!settings_keeps_library(file))
+	if (!keeps_library(file))
 		return true;
 	session.postgres_fdw |= strcmp(file, "postgres_fdw" DLSUFFIX) == 0;
 	session.dblink |= strcmp(file, "dblink" DLSUFFIX) == 0;

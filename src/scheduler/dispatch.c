@@ -340,10 +340,7 @@ consider_group(DispatchRound *round, QueueGroup *group)
 		round->dropped = true;
 		return;
 	}
-	if (taken)
-		role = roles_of_taken(group->key.role, group->key.role_id);
-	else
-		role = roles_check(MyScheduler->table->owner, group->key.role, group->key.role_id);
+	role = roles_check(MyScheduler->table->owner, group->key.role, group->key.role_id, taken);
 	if (!role.settled)
 		leave_to_binding(round, group);
 	else if (taken)

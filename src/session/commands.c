@@ -24,6 +24,7 @@
 
 #include "compat.h"
 #include "session/commands.h"
+#include "settings.h"
 #include "shared/shared.h"
 #include "shared/statistics.h"
 #include "shared/takers.h"
@@ -182,18 +183,15 @@ database_needed(Node *statement, ProcessUtilityContext context)
 static void
 warn_of_setting(const AlterRoleSetStmt *set)
 {
-	static const char *const names[] = {
-		"pg_task.enabled", "pg_task.create_table", "pg_task.owner_code", "pg_task.period",
-		"pg_task.schema",  "pg_task.schema_name",  "pg_task.table",		 "pg_task.table_name"};
 	const VariableSetStmt *variable = set->setstmt;
-	int i;
+	const char *const *name;
 
 	if ((set->role == NULL && set->database) ||
 		(variable->kind != VAR_SET_VALUE && variable->kind != VAR_SET_CURRENT))
 		return;
-	for (i = 0; i < (int) lengthof(names); i++)
-		if (pg_strcasecmp(variable->name, names[i]) == 0)
-			ereport(WARNING, (errmsg("\"%s\" has no effect as a setting of roles", names[i]),
+	for (name = settings_of_databases; *name; name++)
+		if (pg_strcasecmp(variable->name, *name) == 0)
+			ereport(WARNING, (errmsg("\"%s\" has no effect as a setting of roles", *name),
 							  errhint("Use ALTER DATABASE ... SET.")));
 }
 
@@ -252,12 +250,11 @@ record_command(NodeTag kind, Node *statement)
 static PlannedStmt *
 replace_comment(PlannedStmt *pstmt)
 {
+	char *comment = home_upgraded(pstmt->utilityStmt);
 	PlannedStmt *copy;
-	char *comment;
 
-	if (!home_is_set_by(pstmt->utilityStmt))
+	if (comment == NULL)
 		return pstmt;
-	comment = home_upgraded(((CommentStmt *) pstmt->utilityStmt)->comment);
 	copy = copyObject(pstmt);
 	((CommentStmt *) copy->utilityStmt)->comment = comment;
 	return copy;

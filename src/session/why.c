@@ -380,11 +380,8 @@ pg_task_facts(PG_FUNCTION_ARGS)
 	PushActiveSnapshot(GetLatestSnapshot());
 	task.rules = queue_rules_load(task.access->relid, task.access->owner);
 	task.rule = queue_rules_find(task.rules, task.queue);
-	if (task.rule->taker > 0)
-		task.role = roles_of_taken(NameStr(*PG_GETARG_NAME(5)), PG_GETARG_INT64(6));
-	else
-		task.role =
-			roles_check(task.access->owner, NameStr(*PG_GETARG_NAME(5)), PG_GETARG_INT64(6));
+	task.role = roles_check(task.access->owner, NameStr(*PG_GETARG_NAME(5)), PG_GETARG_INT64(6),
+							task.rule->taker > 0);
 	owner = task.access->owner;
 	if (!shared_database_found(MyDatabaseId).owner_code &&
 		(task.rule->taker > 0 ? !has_privs_of_role((Oid) task.rule->taker, owner)

@@ -200,16 +200,6 @@ write_mark(HomeMark mark)
 	CacheInvalidateRelcacheByRelid(mark.relid);
 }
 
-/* Does this command set a comment that says where a task table is at home? */
-bool
-home_is_set_by(const Node *statement)
-{
-	return IsA(statement, CommentStmt) &&
-		   ((const CommentStmt *) statement)->objtype == OBJECT_FUNCTION &&
-		   ((const CommentStmt *) statement)->comment &&
-		   find_mark(((const CommentStmt *) statement)->comment);
-}
-
 /*
  * Is a table of ours being restored from a dump?  That makes the policies last; they and the
  * comments on the tables are ours.  To complete the table meanwhile would be in the way.
@@ -366,15 +356,22 @@ home_release(Oid relid)
 }
 
 /*
- * pg_upgrade sets this comment in a new system, in which databases and tables have the oids that
- * they had: return it with marks of that system for the tables that were at home.
+ * If pg_upgrade sets a comment with marks by this command, in a new system, in which databases and
+ * tables have the oids that they had: return it with marks of that system for the tables that were
+ * at home.  Otherwise NULL.
  */
 char *
-home_upgraded(const char *comment)
+home_upgraded(const Node *command)
 {
+	const CommentStmt *set = (const CommentStmt *) command;
+	const char *comment;
 	StringInfoData upgraded;
 	HomeMark mark;
 
+	if (!IsA(command, CommentStmt) || set->objtype != OBJECT_FUNCTION || set->comment == NULL ||
+		find_mark(set->comment) == NULL)
+		return NULL;
+	comment = set->comment;
 	begin_comment(&upgraded, comment);
 	while (next_mark(&comment, &mark))
 		append_mark(&upgraded,

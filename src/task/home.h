@@ -24,7 +24,6 @@ extern bool home_is_elsewhere(int64 role_id);
 extern HomeState home_find(Oid relid);
 extern HomeState home_claim(Oid relid, bool now);
 extern bool home_release(Oid relid);
-extern bool home_is_set_by(const Node *statement);
-extern char *home_upgraded(const char *comment);
+extern char *home_upgraded(const Node *command);
 
 #endif /* PG_TASK_HOME_H */

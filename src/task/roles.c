@@ -388,6 +388,25 @@ roles_shortest_keep(const TaskTable *table)
 	return shortest;
 }
 
+/* Return the entry for a database: the one that names it, or the one for all; else NULL. */
+static const Target *
+find_target(const List *targets, const char *database)
+{
+	const Target *all = NULL;
+	ListCell *cell;
+
+	foreach(cell, targets)
+	{
+		const Target *target = lfirst(cell);
+
+		if (target->database == NULL)
+			all = target;
+		else if (strcmp(target->database, database) == 0)
+			return target;
+	}
+	return all;
+}
+
 /*
  * What does the list pg_task.database say of this row of pg_database?  Templates are only taken by
  * name.  A datconnlimit of -2 marks a database whose DROP was interrupted.
@@ -395,7 +414,7 @@ roles_shortest_keep(const TaskTable *table)
 Service
 service_find(const List *targets, const FormData_pg_database *database)
 {
-	const Target *target = targets_find(targets, NameStr(database->datname));
+	const Target *target = find_target(targets, NameStr(database->datname));
 	Service service = {.target = target, .user = database->datdba};
 	Oid role;
 
@@ -584,34 +603,21 @@ check_privileges(Oid owner, const char *name, int64 id)
 /*
  * May the owner of a task table have tasks run as the role of a row, in this database, now?  If so,
  * with the settings of the role, and the lower limit of pg_task.role_executors and CONNECTION
- * LIMIT.
+ * LIMIT.  The role of a row that others take ("taken") need not be able to log in, and has no
+ * limit: nothing runs as it.
  */
 Role
-roles_check(Oid owner, const char *name, int64 id)
+roles_check(Oid owner, const char *name, int64 id, bool taken)
 {
-	Role role = check_privileges(owner, name, id);
+	Role role = taken ? roles_find(name, id) : check_privileges(owner, name, id);
 	int most;
 
 	if (!role.settled || role.error)
 		return role;
 	role.settings = roles_settings(role.oid);
 	most = role.settings.max_executors;
-	if (most > 0)
+	if (most > 0 && !taken)
 		role.limit = role.limit < 0 ? most : Min(role.limit, most);
-	return role;
-}
-
-/*
- * The role of a row that others take: it need not be able to log in, and nothing runs as it.  With
- * its settings.
- */
-Role
-roles_of_taken(const char *name, int64 id)
-{
-	Role role = roles_find(name, id);
-
-	if (role.settled)
-		role.settings = roles_settings(role.oid);
 	return role;
 }
 
