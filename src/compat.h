@@ -13,6 +13,7 @@
 #include "catalog/pg_authid.h"
 #include "catalog/pg_database.h"
 #include "catalog/pg_namespace.h"
+#include "fmgr.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "storage/lock.h"
@@ -28,6 +29,11 @@
 #if PG_VERSION_NUM >= 160000
 #include "varatt.h"
 #endif
+
+/* A function that SQL calls.  Before 16 the server's macro does not export it. */
+#define COMPAT_FUNCTION(name)                 \
+	PGDLLEXPORT Datum name(PG_FUNCTION_ARGS); \
+	PG_FUNCTION_INFO_V1(name)
 
 /*
  * A function that walks over a tree of nodes.  Before 16 it was declared without a list of

@@ -44,9 +44,7 @@
 #include "task/statement.h"
 #include "task/table.h"
 
-PGDLLEXPORT Datum pg_task_removed(PG_FUNCTION_ARGS);
-
-PG_FUNCTION_INFO_V1(pg_task_removed);
+COMPAT_FUNCTION(pg_task_removed);
 
 /*
  * A row waits for this many tasks at most: to judge it, the scheduler may have to read all of them,

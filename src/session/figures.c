@@ -30,17 +30,11 @@
 #include "shared/statistics.h"
 #include "shared/takers.h"
 
-PGDLLEXPORT Datum pg_task_activity(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_progress(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_stat_task(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_stat_task_reset(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_stat_task_scheduler(PG_FUNCTION_ARGS);
-
-PG_FUNCTION_INFO_V1(pg_task_activity);
-PG_FUNCTION_INFO_V1(pg_task_progress);
-PG_FUNCTION_INFO_V1(pg_stat_task);
-PG_FUNCTION_INFO_V1(pg_stat_task_reset);
-PG_FUNCTION_INFO_V1(pg_stat_task_scheduler);
+COMPAT_FUNCTION(pg_task_activity);
+COMPAT_FUNCTION(pg_task_progress);
+COMPAT_FUNCTION(pg_stat_task);
+COMPAT_FUNCTION(pg_stat_task_reset);
+COMPAT_FUNCTION(pg_stat_task_scheduler);
 
 /* ---- values of rows ---- */
 

@@ -15,6 +15,7 @@
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
 
+#include "compat.h"
 #include "session/pending.h"
 #include "session/table_access.h"
 #include "session/take.h"
@@ -25,17 +26,11 @@
 #include "task/queue_table.h"
 #include "task/rows_sql.h"
 
-PGDLLEXPORT Datum pg_task_finish(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_finish_all(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_fail(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_give_back(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_alive(PG_FUNCTION_ARGS);
-
-PG_FUNCTION_INFO_V1(pg_task_finish);
-PG_FUNCTION_INFO_V1(pg_task_finish_all);
-PG_FUNCTION_INFO_V1(pg_task_fail);
-PG_FUNCTION_INFO_V1(pg_task_give_back);
-PG_FUNCTION_INFO_V1(pg_task_alive);
+COMPAT_FUNCTION(pg_task_finish);
+COMPAT_FUNCTION(pg_task_finish_all);
+COMPAT_FUNCTION(pg_task_fail);
+COMPAT_FUNCTION(pg_task_give_back);
+COMPAT_FUNCTION(pg_task_alive);
 
 /* Handles that one call takes. */
 #define HANDLES_MAX 10000

@@ -16,6 +16,7 @@
 #include "utils/lsyscache.h"
 #include "utils/tuplestore.h"
 
+#include "compat.h"
 #include "session/pending.h"
 #include "session/result_set.h"
 #include "session/table_access.h"
@@ -29,25 +30,15 @@
 #include "task/running.h"
 #include "task/schedule.h"
 
-PGDLLEXPORT Datum pg_task_own(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_queue_own(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_rule(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_release(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_time(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_id(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_flow(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_input(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_again(PG_FUNCTION_ARGS);
-
-PG_FUNCTION_INFO_V1(pg_task_own);
-PG_FUNCTION_INFO_V1(pg_task_queue_own);
-PG_FUNCTION_INFO_V1(pg_task_rule);
-PG_FUNCTION_INFO_V1(pg_task_release);
-PG_FUNCTION_INFO_V1(pg_task_time);
-PG_FUNCTION_INFO_V1(pg_task_id);
-PG_FUNCTION_INFO_V1(pg_task_flow);
-PG_FUNCTION_INFO_V1(pg_task_input);
-PG_FUNCTION_INFO_V1(pg_task_again);
+COMPAT_FUNCTION(pg_task_own);
+COMPAT_FUNCTION(pg_task_queue_own);
+COMPAT_FUNCTION(pg_task_rule);
+COMPAT_FUNCTION(pg_task_release);
+COMPAT_FUNCTION(pg_task_time);
+COMPAT_FUNCTION(pg_task_id);
+COMPAT_FUNCTION(pg_task_flow);
+COMPAT_FUNCTION(pg_task_input);
+COMPAT_FUNCTION(pg_task_again);
 
 /* ---- row security ---- */
 

@@ -32,9 +32,7 @@
 #include "task/owner.h"
 #include "task/queue_table.h"
 
-PGDLLEXPORT Datum pg_task_queue_changed(PG_FUNCTION_ARGS);
-
-PG_FUNCTION_INFO_V1(pg_task_queue_changed);
+COMPAT_FUNCTION(pg_task_queue_changed);
 
 /* Rows of a queue that this transaction has planned or stopped, for pg_stat_task. */
 typedef struct QueueCounts

@@ -44,6 +44,7 @@
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
+#include "compat.h"
 #include "session/notices.h"
 #include "session/result_set.h"
 #include "session/table_access.h"
@@ -59,17 +60,11 @@
 #include "task/rows_sql.h"
 #include "task/table.h"
 
-PGDLLEXPORT Datum pg_task_report(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_returns_json(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_queue_facts(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_side_fault(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_following(PG_FUNCTION_ARGS);
-
-PG_FUNCTION_INFO_V1(pg_task_report);
-PG_FUNCTION_INFO_V1(pg_task_returns_json);
-PG_FUNCTION_INFO_V1(pg_task_queue_facts);
-PG_FUNCTION_INFO_V1(pg_task_side_fault);
-PG_FUNCTION_INFO_V1(pg_task_following);
+COMPAT_FUNCTION(pg_task_report);
+COMPAT_FUNCTION(pg_task_returns_json);
+COMPAT_FUNCTION(pg_task_queue_facts);
+COMPAT_FUNCTION(pg_task_side_fault);
+COMPAT_FUNCTION(pg_task_following);
 
 /*
  * So many of the last ids are {recent}: a role to which row security shows few of many rows would

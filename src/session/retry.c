@@ -22,6 +22,7 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
+#include "compat.h"
 #include "session/notices.h"
 #include "session/result_set.h"
 #include "session/table_access.h"
@@ -29,19 +30,12 @@
 #include "task/relation.h"
 #include "task/subtransaction.h"
 
-PGDLLEXPORT Datum pg_task_cancel(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_interrupt(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_resume_flow(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_retry(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_retry_all(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_retry_dependents(PG_FUNCTION_ARGS);
-
-PG_FUNCTION_INFO_V1(pg_task_cancel);
-PG_FUNCTION_INFO_V1(pg_task_interrupt);
-PG_FUNCTION_INFO_V1(pg_task_resume_flow);
-PG_FUNCTION_INFO_V1(pg_task_retry);
-PG_FUNCTION_INFO_V1(pg_task_retry_all);
-PG_FUNCTION_INFO_V1(pg_task_retry_dependents);
+COMPAT_FUNCTION(pg_task_cancel);
+COMPAT_FUNCTION(pg_task_interrupt);
+COMPAT_FUNCTION(pg_task_resume_flow);
+COMPAT_FUNCTION(pg_task_retry);
+COMPAT_FUNCTION(pg_task_retry_all);
+COMPAT_FUNCTION(pg_task_retry_dependents);
 
 /* Rows that one statement plans again. */
 #define BATCH_MAX 1000

@@ -46,6 +46,7 @@
 #include "utils/rls.h"
 #include "utils/syscache.h"
 
+#include "compat.h"
 #include "session/commands.h"
 #include "session/table_access.h"
 #include "settings.h"
@@ -58,11 +59,8 @@
 #include "task/roles.h"
 #include "task/table.h"
 
-PGDLLEXPORT Datum pg_task_create(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_change_owner(PG_FUNCTION_ARGS);
-
-PG_FUNCTION_INFO_V1(pg_task_create);
-PG_FUNCTION_INFO_V1(pg_task_change_owner);
+COMPAT_FUNCTION(pg_task_create);
+COMPAT_FUNCTION(pg_task_change_owner);
 
 /* ---- which table ---- */
 

@@ -53,11 +53,8 @@
 #include "task/rows_sql.h"
 #include "task/statement.h"
 
-PGDLLEXPORT Datum pg_task_take(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_takers(PG_FUNCTION_ARGS);
-
-PG_FUNCTION_INFO_V1(pg_task_take);
-PG_FUNCTION_INFO_V1(pg_task_takers);
+COMPAT_FUNCTION(pg_task_take);
+COMPAT_FUNCTION(pg_task_takers);
 
 /* The longest wait (ms): so long the statement keeps VACUUM from removing rows. */
 #define WAIT_MS 10000

@@ -15,11 +15,8 @@
 #include "task/schedule.h"
 #include "settings.h"
 
-PGDLLEXPORT Datum pg_task_next(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_next_cron(PG_FUNCTION_ARGS);
-
-PG_FUNCTION_INFO_V1(pg_task_next);
-PG_FUNCTION_INFO_V1(pg_task_next_cron);
+COMPAT_FUNCTION(pg_task_next);
+COMPAT_FUNCTION(pg_task_next_cron);
 
 /* A literal without a type is taken for an expression, even if it is meant as an interval. */
 #define INTERVAL_HINT \

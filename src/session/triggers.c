@@ -23,6 +23,7 @@
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 
+#include "compat.h"
 #include "session/after.h"
 #include "session/notices.h"
 #include "session/pending.h"
@@ -41,17 +42,11 @@
 #include "task/rows.h"
 #include "task/schedule.h"
 
-PGDLLEXPORT Datum pg_task_bound(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_timed(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_planned(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_numbered(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_watched(PG_FUNCTION_ARGS);
-
-PG_FUNCTION_INFO_V1(pg_task_bound);
-PG_FUNCTION_INFO_V1(pg_task_timed);
-PG_FUNCTION_INFO_V1(pg_task_planned);
-PG_FUNCTION_INFO_V1(pg_task_numbered);
-PG_FUNCTION_INFO_V1(pg_task_watched);
+COMPAT_FUNCTION(pg_task_bound);
+COMPAT_FUNCTION(pg_task_timed);
+COMPAT_FUNCTION(pg_task_planned);
+COMPAT_FUNCTION(pg_task_numbered);
+COMPAT_FUNCTION(pg_task_watched);
 
 /* What a trigger is called with, which must stand where it was made for. */
 static TriggerData *

@@ -31,13 +31,9 @@
 #include "shared/waiters.h"
 #include "task/subtransaction.h"
 
-PGDLLEXPORT Datum pg_task_wait(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_wait_for(PG_FUNCTION_ARGS);
-PGDLLEXPORT Datum pg_task_drain(PG_FUNCTION_ARGS);
-
-PG_FUNCTION_INFO_V1(pg_task_wait);
-PG_FUNCTION_INFO_V1(pg_task_wait_for);
-PG_FUNCTION_INFO_V1(pg_task_drain);
+COMPAT_FUNCTION(pg_task_wait);
+COMPAT_FUNCTION(pg_task_wait_for);
+COMPAT_FUNCTION(pg_task_drain);
 
 /* The most rows that one statement reads. */
 #define LOOK_ROWS 1000

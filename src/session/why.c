@@ -20,6 +20,7 @@
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
 
+#include "compat.h"
 #include "session/result_set.h"
 #include "session/table_access.h"
 #include "session/take.h"
@@ -37,9 +38,7 @@
 #include "task/relation.h"
 #include "task/roles.h"
 
-PGDLLEXPORT Datum pg_task_facts(PG_FUNCTION_ARGS);
-
-PG_FUNCTION_INFO_V1(pg_task_facts);
+COMPAT_FUNCTION(pg_task_facts);
 
 /* What the slots of all processes say at one moment. */
 typedef struct Survey
