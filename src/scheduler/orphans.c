@@ -8,7 +8,7 @@
  * not that run any more is cancelled: only committed rows decide, so it does not matter who changed
  * the row.
  *
- * The run that may have crashed the server is written by outcome_crashed, which blames it; the
+ * The run that may have crashed the server is written by outcome_lost, which blames it; the
  * others are planned again here.
  *
  * Orphans are kept here, in the scheduler's memory, until their rows are written.  A row that is
@@ -563,10 +563,10 @@ write_single_runs(void)
 		if (orphan->kind == ORPHAN_FAILED)
 			orphan->written = write_failed_run(orphan);
 		else if (orphan->kind == ORPHAN_LOST)
-			orphan->written = outcome_lost(MyScheduler->table, orphan->run);
+			orphan->written = outcome_lost(MyScheduler->table, orphan->run, NULL);
 		else if (orphan->kind == ORPHAN_CRASHED)
 		{
-			orphan->written = outcome_crashed(MyScheduler->table, orphan->run, orphan->failure);
+			orphan->written = outcome_lost(MyScheduler->table, orphan->run, orphan->failure);
 			if (orphan->written)
 				MyScheduler->wants_suspects = true; /* it is a suspect now */
 		}

@@ -32,7 +32,6 @@
 #include "scheduler/history.h"
 #include "scheduler/unstarted.h"
 #include "scheduler/work.h"
-#include "task/on_failure.h"
 #include "task/outcome.h"
 #include "task/repeat.h"
 #include "task/roles.h"
@@ -277,7 +276,7 @@ fail_tasks(const TaskGroup *group, const TaskPlace *places, int count, const Fai
 	rows = note_unstarted(caller, count, EVENT_FAILED, why);
 	statement_end();
 	for (i = 0; i < count; i++)
-		on_failure_plan(MyScheduler->table, rows[i].key, rows[i].role_id, rows[i].on_failure);
+		outcome_on_failure(MyScheduler->table, rows[i].key, rows[i].role_id, rows[i].on_failure);
 }
 
 /*
@@ -349,7 +348,7 @@ give_up(bool missed, TimestampTz now, const Candidate *candidates, int count)
 	for (i = 0; i < count; i++)
 	{
 		repeat_expired(MyScheduler->table, rows[i].key, now);
-		on_failure_plan(MyScheduler->table, rows[i].key, rows[i].role_id, rows[i].on_failure);
+		outcome_on_failure(MyScheduler->table, rows[i].key, rows[i].role_id, rows[i].on_failure);
 		dependents_ended(rows[i].key.id);
 	}
 	return count;

@@ -1,7 +1,8 @@
 /*
  * outcome.c
  *		The row of one run: its request, and its outcome.  The task is done, retried, or failed, and
- *		it may repeat.
+ *		it may repeat.  What is requested when it has failed for good: the column "on_failure", or
+ *		else the setting of that name.
  *
  * Executors and the scheduler write outcomes, by the same rules.  The functions that write read the
  * row, the settings of its role, the clock and a random number; decide_retry depends on its
@@ -22,13 +23,13 @@
 
 #include "settings.h"
 #include "task/events.h"
-#include "task/on_failure.h"
 #include "task/outcome.h"
 #include "task/repeat.h"
 #include "task/roles.h"
 #include "task/rows.h"
 #include "task/rows_sql.h"
 #include "task/statement.h"
+#include "task/subtransaction.h"
 
 /* Longest wait for a retry (us), unless "delay" itself is longer. */
 #define RETRY_MAX ((double) USECS_PER_HOUR)
@@ -154,6 +155,27 @@ static const Statement delete_row = {.sql =
 
 static const Statement lock_run = {.sql = RETRY};
 static const Statement lock_unlocked = {.sql = RETRY " SKIP LOCKED"};
+
+/* What follows a failure: see outcome_on_failure. */
+/* Texts that are longer are cut: the row has them. */
+#define CUT(column) "left(" column ", 8000)"
+
+static const Statement insert_on_failure = {.sql =
+	"INSERT INTO {table} (parent, queue, role, role_id, request, on_failure, meta, input{own})"
+	" SELECT t.id, '" TASK_ON_FAILURE_QUEUE "',"
+	"        CASE WHEN t.on_failure IS NULL THEN coalesce($as_role::name, t.role) ELSE t.role END,"
+	"        CASE WHEN t.on_failure IS NULL THEN coalesce($as_role_id, t.role_id)"
+	"             ELSE t.role_id END,"
+	"        coalesce(t.on_failure, $request), '', t.meta,"
+	"        jsonb_build_object('id', t.id, 'queue', t.queue, 'key', t.key, 'role', t.role,"
+	"               'flow', t.flow, 'step', t.step, 'dt', " PLANNED ", 'attempt', t.attempt,"
+	"               'state', t.state, 'sqlstate', t.sqlstate, 'error', " CUT("t.error") ","
+	"               'request', " CUT("t.request") ", 'next', t.next,"
+	"               'hold', (SELECT n.hold FROM {rows} AS n"
+	"                         WHERE n.id = t.next AND n.parent = t.id LIMIT 1)){own}"
+	"   FROM {rows} AS t"
+	"  WHERE t.id = $id AND t.role = $role::name AND t.sqlstate IS NOT NULL"
+	"  LIMIT 1"};
 
 /* clang-format on */
 
@@ -331,6 +353,88 @@ note_unstarted_row(uint64 i, EventKind kind, const char *error, const char *sqls
 	event_note(&event);
 }
 
+/* ---- what follows a failure ---- */
+
+/* What is inserted. */
+typedef struct Inserting
+{
+	const TaskTable *table;
+	RowKey row;
+	RoleOnFailure role;
+	bool inserted; /* the result; false: a trigger of the owner's has kept it */
+} Inserting;
+
+static void
+insert_task(void *arg)
+{
+	Inserting *inserting = arg;
+	const RoleOnFailure *role = &inserting->role;
+	StatementArgs args;
+
+	statement_begin(&args);
+	arg_int64(&args, "id", inserting->row.id);
+	arg_text(&args, "role", inserting->row.role);
+	arg_text(&args, "request", role->request);
+	arg_text(&args, "as_role", role->as_name);
+	if (role->as_name)
+		arg_int64(&args, "as_role_id", role->as_id);
+	else
+		arg_null(&args, "as_role_id", INT8OID);
+	inserting->inserted = statement_execute(&insert_on_failure, inserting->table, &args) > 0;
+	statement_end();
+}
+
+/*
+ * Is this an error of the transaction, which may succeed when it is tried again?  Others are those
+ * of the new row, such as a constraint of the owner's that it breaks, or a trigger.
+ */
+static bool
+is_of_transaction(int sqlstate)
+{
+	switch (ERRCODE_TO_CATEGORY(sqlstate))
+	{
+		case ERRCODE_TRANSACTION_ROLLBACK:
+		case ERRCODE_INSUFFICIENT_RESOURCES:
+		case ERRCODE_OPERATOR_INTERVENTION:
+		case ERRCODE_SYSTEM_ERROR:
+		case ERRCODE_INTERNAL_ERROR:
+			return true;
+		default:
+			return sqlstate == ERRCODE_LOCK_NOT_AVAILABLE || sqlstate == ERRCODE_TABLE_CHANGED;
+	}
+}
+
+/*
+ * The task of this row has failed for good: plan what its column "on_failure" "says", which the
+ * caller has read, or else the setting of its role.  The failure is written in any case: if the new
+ * row is refused, a WARNING says so.
+ *
+ * It is inserted in the transaction that writes the failure.  Nobody's text runs as somebody else:
+ * that of a row and that of a role run as the role of the row, that of the database or of the
+ * configuration as the owner of the table (roles_on_failure).  Its own column "on_failure" is
+ * empty, so none follows when it fails itself, nor when what it inserts fails (set_labels).
+ */
+void
+outcome_on_failure(const TaskTable *table, RowKey row, int64 role_id, OnFailure says)
+{
+	Inserting inserting = {.table = table, .row = row};
+	ErrorData *error;
+
+	if (says == ON_FAILURE_NOTHING)
+		return;
+	if (says == ON_FAILURE_DEFAULT &&
+		!roles_on_failure(table->owner, roles_bound(row.role, role_id), &inserting.role))
+		return;
+	error = subtransaction_try(insert_task, &inserting, true);
+	if (error && is_of_transaction(error->sqlerrcode))
+		ReThrowError(error);
+	if (!inserting.inserted)
+		ereport(WARNING, (errcode(error ? error->sqlerrcode : ERRCODE_TRIGGERED_ACTION_EXCEPTION),
+						  errmsg("nobody is told that task " INT64_FORMAT " has failed", row.id),
+						  errdetail_log("Its \"on_failure\" could not be planned: %s.",
+										error ? error->message : "a trigger has kept the row")));
+}
+
 /* ---- outcomes ---- */
 
 /*
@@ -474,7 +578,7 @@ end_failed(const TaskTable *table, TaskRun run, const TaskResult *result, const 
 		return;
 	if (repeats)
 		repeat_after_run(table, row, result);
-	on_failure_plan(table, row, retry->role_id, retry->on_failure);
+	outcome_on_failure(table, row, retry->role_id, retry->on_failure);
 }
 
 /*
@@ -531,67 +635,41 @@ outcome_done_later(const TaskTable *table, TaskRun run, const char *response)
 }
 
 /*
- * Write that who had taken the task is gone: it is handed out again at once, until that has
- * happened pg_task.max_lost times; then its state becomes FAIL.  Returns false if the row no longer
- * belongs to that run, or if somebody has locked it.
+ * Write that the run has lost who was to end it.  The server has crashed, perhaps because of it:
+ * the task is retried until it has crashed pg_task.max_crashes times; then its state becomes FAIL,
+ * and it does not repeat.  Or, without a "crash", who had taken it is gone: it is handed out again
+ * at once, until that has happened pg_task.max_lost times; then its state becomes FAIL.  Returns
+ * false if the row no longer belongs to that run, or if somebody has locked it.
  */
 bool
-outcome_lost(const TaskTable *table, TaskRun run)
+outcome_lost(const TaskTable *table, TaskRun run, const TaskFailure *crash)
 {
-	TaskResult result = {.start = run.claimed,
-						 .stop = GetCurrentTimestamp(),
-						 .lost = true,
-						 .sqlstate = TASK_ERROR_LOST,
-						 .error = "who had taken the task is gone"};
-	Failure why = {.severity = "ERROR", .sqlstate = TASK_ERROR_LOST};
+	TaskResult result = {
+		.start = run.claimed,
+		.crashed = crash != NULL,
+		.lost = crash == NULL,
+		.sqlstate = crash ? crash->sqlstate : TASK_ERROR_LOST,
+		.error = crash ? crash->error : "who had taken the task is gone",
+	};
+	Failure why = {.severity = crash ? "FATAL" : "ERROR", .sqlstate = result.sqlstate};
 	RowRetry retry;
 	SettingsTask role;
-	int lost;
+	int times;
 
 	if (!read_retry(table, run, false, &retry))
 		return false;
-	lost = Min(retry.lost, PG_INT32_MAX - 1) + 1;
-	result.outcome = lost < Settings.max_lost ? TASK_AGAIN : TASK_FAIL;
-	if (result.outcome == TASK_FAIL)
-		result.error = psprintf("%s (%d times)", result.error, lost);
-	why.error = result.error;
-	result.failure = &why;
-	role = roles_settings(roles_bound(retry.role, retry.role_id));
-	set_response(&result, &retry, &role);
-	if (!row_end(table, run, &result))
-		return false;
-	end_failed(table, run, &result, &retry, retry.repeats);
-	return true;
-}
-
-/*
- * Write that the server has crashed, perhaps because of this run.  The task is retried until it
- * has crashed pg_task.max_crashes times; then its state becomes FAIL, and it does not repeat.
- * Returns false if the row no longer belongs to that run, or if somebody has locked it.
- */
-bool
-outcome_crashed(const TaskTable *table, TaskRun run, const TaskFailure *failure)
-{
-	TaskResult result = {.start = run.claimed, .crashed = true, .sqlstate = failure->sqlstate};
-	Failure why = {.severity = "FATAL", .sqlstate = failure->sqlstate};
-	RowRetry retry;
-	SettingsTask role;
-	int crashes;
-
-	if (!read_retry(table, run, false, &retry))
-		return false;
-	crashes = retry.crashed + 1;
-	result.outcome = crashes < Settings.max_crashes ? TASK_AGAIN : TASK_FAIL;
+	times = Min(crash ? retry.crashed : retry.lost, PG_INT32_MAX - 1) + 1;
+	result.outcome =
+		times < (crash ? Settings.max_crashes : Settings.max_lost) ? TASK_AGAIN : TASK_FAIL;
 	result.stop = GetCurrentTimestamp();
-	result.error = failure->error;
 	if (result.outcome == TASK_FAIL)
-		result.error = psprintf("%s (%d times)", failure->error, crashes);
-	role = roles_settings(roles_bound(retry.role, retry.role_id));
+		result.error = psprintf("%s (%d times)", result.error, times);
 	why.error = result.error;
 	result.failure = &why;
+	role = roles_settings(roles_bound(retry.role, retry.role_id));
 	set_response(&result, &retry, &role);
 	if (!row_end(table, run, &result))
 		return false;
-	end_failed(table, run, &result, &retry, false);
+	end_failed(table, run, &result, &retry, retry.repeats && !crash);
 	return true;
 }

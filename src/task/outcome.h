@@ -23,8 +23,8 @@ extern bool outcome_failed(const TaskTable *table, TaskRun run, TaskResult *resu
 extern bool outcome_done_later(const TaskTable *table, TaskRun run, const char *response);
 extern TimestampTz outcome_retry_at(const RowRetry *retry, TimestampTz stop,
 									const TaskDefaults *queue, const SettingsTask *role);
-extern bool outcome_crashed(const TaskTable *table, TaskRun run, const TaskFailure *failure);
-extern bool outcome_lost(const TaskTable *table, TaskRun run);
+extern bool outcome_lost(const TaskTable *table, TaskRun run, const TaskFailure *crash);
+extern void outcome_on_failure(const TaskTable *table, RowKey row, int64 role_id, OnFailure says);
 
 /* for statements that write how tasks have ended without a run */
 extern void arg_failure(StatementArgs *args, const Failure *failure, Oid role);
