@@ -56,11 +56,11 @@ add_settings(Oid object)
 	MemoryContextSwitchTo(old);
 }
 
-/* A database has a task table now: after the commit, a scheduler that has found none returns. */
+/* This database has a task table now: after the commit, a scheduler that has found none returns. */
 void
-commands_database_changed(Oid database)
+commands_database_changed(void)
 {
-	add_settings(database);
+	add_settings(MyDatabaseId);
 	changed.supervisor = true;
 }
 

@@ -10,7 +10,7 @@
 #include "access/xact.h"
 #include "tcop/utility.h"
 
-extern void commands_database_changed(Oid database);
+extern void commands_database_changed(void);
 
 /* For pg_task.c. */
 extern void commands_transaction_ended(XactEvent event);

@@ -2,8 +2,8 @@
  * functions.c
  *		Functions that SQL calls and that return no task: those that a task calls about itself
  *		(pg_task_time, pg_task_input, pg_task_again), the defaults of columns (pg_task_id,
- *		pg_task_flow), the functions of the row security policies; and
- *		pg_task_release.
+ *		pg_task_flow), the functions of the row security policies, when a cron expression or an
+ *		interval runs a task (pg_task_next); and pg_task_release.
  */
 #include "postgres.h"
 
@@ -19,6 +19,7 @@
 #include "compat.h"
 #include "session/pending.h"
 #include "session/result_set.h"
+#include "session/row_check.h"
 #include "session/table_access.h"
 #include "settings.h"
 #include "shared/crash.h"
@@ -39,6 +40,8 @@ COMPAT_FUNCTION(pg_task_id);
 COMPAT_FUNCTION(pg_task_flow);
 COMPAT_FUNCTION(pg_task_input);
 COMPAT_FUNCTION(pg_task_again);
+COMPAT_FUNCTION(pg_task_next);
+COMPAT_FUNCTION(pg_task_next_cron);
 
 /* ---- row security ---- */
 
@@ -209,6 +212,49 @@ pg_task_again(PG_FUNCTION_ARGS)
 		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 						errmsg("pg_task_again can only be called by a task")));
 	PG_RETURN_VOID();
+}
+
+/* ---- when a task runs next ---- */
+
+/* A literal without a type is taken for an expression, even if it is meant as an interval. */
+#define INTERVAL_HINT \
+	"If it is an interval, cast it, as in pg_task_schedule(interval '1 day', ...)."
+
+/*
+ * pg_task_next(planned, repeat, drift, ended, timezone): when a repeating task with these times
+ * runs next; NULL: never.
+ */
+Datum
+pg_task_next(PG_FUNCTION_ARGS)
+{
+	TimestampTz planned = PG_GETARG_TIMESTAMPTZ(0);
+	TimestampTz ended = PG_GETARG_TIMESTAMPTZ(3);
+	pg_tz *zone = row_check_zone(text_to_cstring(PG_GETARG_TEXT_PP(4)));
+	TimestampTz anchor = planned;
+	TimestampTz next;
+
+	if (!schedule_next(&anchor, planned, PG_GETARG_INTERVAL_P(1), PG_GETARG_BOOL(2), ended, ended,
+					   zone, &next))
+		PG_RETURN_NULL();
+	PG_RETURN_TIMESTAMPTZ(next);
+}
+
+/*
+ * pg_task_next(cron, after, timezone): the first moment later than "after" that the expression
+ * names; NULL: there is none.
+ */
+Datum
+pg_task_next_cron(PG_FUNCTION_ARGS)
+{
+	char *expression = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	Cron cron = row_check_cron(expression, strchr(expression, '*') ? NULL : INTERVAL_HINT);
+	TimestampTz after = PG_GETARG_TIMESTAMPTZ(1);
+	TimestampTz next;
+
+	if (!schedule_next_cron(&cron, after, row_check_zone(text_to_cstring(PG_GETARG_TEXT_PP(2))),
+							&next))
+		PG_RETURN_NULL();
+	PG_RETURN_TIMESTAMPTZ(next);
 }
 
 /* ---- the task table ---- */

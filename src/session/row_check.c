@@ -18,7 +18,7 @@
 
 #include "session/row_check.h"
 #include "session/table_access.h"
-#include "session/times.h"
+#include "settings.h"
 #include "shared/task.h"
 #include "task/roles.h"
 #include "task/schedule.h"
@@ -145,6 +145,40 @@ passes(const Check *check, Datum value)
 	pg_unreachable();
 }
 
+/*
+ * Parse a cron expression; one that is malformed or never matches is an error, with this hint, or,
+ * for NULL, one that fits.
+ */
+Cron
+row_check_cron(const char *text, const char *hint)
+{
+	CronError error;
+	Cron cron;
+
+	if (strlen(text) > TASK_KEY_MAX)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("a cron expression must be at most %d bytes long", TASK_KEY_MAX)));
+	if (!cron_parse(text, &cron, &error))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid cron expression: \"%s\"", text), errdetail("%s", error.detail),
+				 error.hint || hint ? errhint("%s", hint ? hint : error.hint) : 0));
+	return cron;
+}
+
+/* Find a time zone; a name that is not known is an error. */
+pg_tz *
+row_check_zone(const char *name)
+{
+	pg_tz *zone = zone_find(name);
+
+	if (zone == NULL)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("time zone \"%s\" not recognized", name),
+						errhint("The view pg_timezone_names has the names.")));
+	return zone;
+}
+
 /* Does an UPDATE leave a column as it was?  "old" is NULL for an INSERT. */
 static bool
 keeps(const TriggerRow *old, const TriggerRow *new, TaskColumn which)
@@ -197,7 +231,7 @@ check_combinations(const TriggerRow *old, const TriggerRow *new)
 
 	if (!no_zone && SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
 		!keeps(old, new, COLUMN_TIMEZONE))
-		(void) times_zone(TextDatumGetCString(zone));
+		(void) row_check_zone(TextDatumGetCString(zone));
 	if (!trigger_is_null(new, COLUMN_STEP) && trigger_is_null(new, COLUMN_FLOW) &&
 		!(keeps(old, new, COLUMN_STEP) && keeps(old, new, COLUMN_FLOW)))
 		trigger_reject(new, COLUMN_STEP, "be NULL without a \"flow\"");
@@ -209,7 +243,7 @@ check_combinations(const TriggerRow *old, const TriggerRow *new)
 						errhint("Set one of them to NULL."),
 						errtablecol(new->rel, trigger_column(new->rel, COLUMN_CRON))));
 	if (!same)
-		(void) times_parse(TextDatumGetCString(cron), NULL);
+		(void) row_check_cron(TextDatumGetCString(cron), NULL);
 }
 
 /*

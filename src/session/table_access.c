@@ -585,7 +585,7 @@ pg_task_create(PG_FUNCTION_ARGS)
 		check_side(kind, created.relid, created.fault[kind]);
 	SPI_finish();
 	if (created.made)
-		commands_database_changed(MyDatabaseId);
+		commands_database_changed();
 	PG_RETURN_OID(created.relid);
 }
 
@@ -693,6 +693,6 @@ pg_task_change_owner(PG_FUNCTION_ARGS)
 		check_side(kind, task, fault);
 		relation_close(rel, NoLock);
 	}
-	commands_database_changed(MyDatabaseId);
+	commands_database_changed();
 	PG_RETURN_VOID();
 }

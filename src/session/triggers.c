@@ -29,7 +29,6 @@
 #include "session/pending.h"
 #include "session/row_check.h"
 #include "session/table_access.h"
-#include "session/times.h"
 #include "session/trigger_row.h"
 #include "settings.h"
 #include "shared/shared.h"
@@ -271,7 +270,7 @@ find_zone(const TriggerRow *row)
 	Oid role;
 
 	if (!isnull)
-		return times_zone(TextDatumGetCString(value));
+		return row_check_zone(TextDatumGetCString(value));
 	value = trigger_value(row, COLUMN_ROLE, &isnull);
 	role = isnull ? InvalidOid : roles_bound(NameStr(*DatumGetName(value)), trigger_role_id(row));
 	settings = roles_settings(role);
@@ -326,7 +325,7 @@ set_first_time(const TriggerRow *row, Columns *columns, TimestampTz after)
 
 	if (expression == NULL)
 		return false;
-	cron = times_parse(expression, NULL);
+	cron = row_check_cron(expression, NULL);
 	if (!cron.at_start)
 	{
 		if (!schedule_next_cron(&cron, after, find_zone(row), &dt))
