@@ -259,7 +259,7 @@ add_watched(Oid table, const TriggerRow *row)
 		return;
 	add_watched_id(table, DatumGetInt64(trigger_value(row, COLUMN_WAITS, &isnull)));
 	rule = trigger_value(row, COLUMN_RULE, &isnull);
-	if (isnull || !trigger_is_word(rule, "any") || !trigger_after(row, &after))
+	if (isnull || !value_is_word(rule, "any") || !trigger_after(row, &after))
 		return;
 	if (after.count > SHARED_IDS || after.removed)
 		pending_add_events(table, SHARED_DEPENDENTS);

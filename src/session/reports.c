@@ -130,7 +130,7 @@ fill_names(const TableAccess *access, const char *sql)
 	/* the others cost nothing */
 	if (strstr(sql, names[5]))
 	{
-		(void) trigger_recent_ids(access->relid, LAST_IDS, &low, &high);
+		trigger_recent_ids(access->relid, LAST_IDS, &low, &high);
 		values[5] = psprintf("'" INT64_FORMAT "' AND '" INT64_FORMAT "'", low, high);
 	}
 	if (strstr(sql, names[6]))

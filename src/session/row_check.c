@@ -101,7 +101,7 @@ static bool
 is_one_of(Datum value, const char *const *words)
 {
 	for (; *words; words++)
-		if (trigger_is_word(value, *words))
+		if (value_is_word(value, *words))
 			return true;
 	return false;
 }

@@ -262,18 +262,18 @@ trigger_check_id(Oid relid, int64 id, bool moves)
 
 /*
  * Set *low and *high to the ids at most so far from the last one that the sequence of the table has
- * given: before it and, because ids may count down, after it.  Returns false if there is none.
+ * given: before it and, because ids may count down, after it.
  */
-bool
+void
 trigger_recent_ids(Oid relid, int64 count, int64 *low, int64 *high)
 {
 	Oid sequence = find_sequence(relid);
 	int64 last = 0;
-	bool found = OidIsValid(sequence) && read_sequence(pg_sequence_last_value, sequence, &last);
 
+	if (OidIsValid(sequence))
+		(void) read_sequence(pg_sequence_last_value, sequence, &last);
 	if (pg_sub_s64_overflow(last, count, low))
 		*low = PG_INT64_MIN;
 	if (pg_add_s64_overflow(last, count, high))
 		*high = PG_INT64_MAX;
-	return found;
 }

@@ -58,7 +58,7 @@ extern void trigger_reject(const TriggerRow *row, TaskColumn which, const char *
 extern bool trigger_same_value(const TriggerRow *old, const TriggerRow *new, TaskColumn which);
 extern bool trigger_after(const TriggerRow *row, AfterIds *after);
 extern void trigger_check_id(Oid relid, int64 id, bool moves);
-extern bool trigger_recent_ids(Oid relid, int64 count, int64 *low, int64 *high);
+extern void trigger_recent_ids(Oid relid, int64 count, int64 *low, int64 *high);
 
 /* A relation has changed, or all of them: the table may have other columns now. */
 static inline void
@@ -120,16 +120,6 @@ trigger_is_null(const TriggerRow *row, TaskColumn which)
 	return slot_attisnull(row->slot, trigger_column(row->rel, which));
 }
 
-/* Is a text, which is not NULL, this word?  Inline, so that the length of a literal is known. */
-static inline bool
-trigger_is_word(Datum value, const char *word)
-{
-	text *found = DatumGetTextPP(value);
-
-	return VARSIZE_ANY_EXHDR(found) == strlen(word) &&
-		   memcmp(VARDATA_ANY(found), word, strlen(word)) == 0;
-}
-
 /* Is the row in this state?  NULL is none. */
 static inline bool
 trigger_has_state(const TriggerRow *row, const char *state)
@@ -137,7 +127,7 @@ trigger_has_state(const TriggerRow *row, const char *state)
 	bool isnull;
 	Datum value = trigger_value(row, COLUMN_STATE, &isnull);
 
-	return !isnull && trigger_is_word(value, state);
+	return !isnull && value_is_word(value, state);
 }
 
 /* Is the task one that has not ended? */

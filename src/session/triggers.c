@@ -1004,8 +1004,5 @@ pg_task_bound(PG_FUNCTION_ARGS)
 Datum
 pg_task_watched(PG_FUNCTION_ARGS)
 {
-	text *state = PG_GETARG_TEXT_PP(0);
-
-	PG_RETURN_BOOL(!owner_acts() ||
-				   (VARSIZE_ANY_EXHDR(state) == 4 && memcmp(VARDATA_ANY(state), "PLAN", 4) == 0));
+	PG_RETURN_BOOL(!owner_acts() || value_is_word(PG_GETARG_DATUM(0), "PLAN"));
 }

@@ -102,10 +102,14 @@ typedef struct Rows
 
 /* ---- which tables are written ---- */
 
-/* Does a trigger fire for one of these events, other than ours? */
+/*
+ * Does a trigger fire for one of these events, other than ours?  All are copied, because functions
+ * are looked up.
+ */
 static bool
-has_triggers(const TriggerDesc *triggers, int events)
+has_triggers(Relation rel, int events)
 {
+	const TriggerDesc *triggers = CopyTriggerDesc(rel->trigdesc);
 	int i;
 
 	for (i = 0; triggers && i < triggers->numtriggers; i++)
@@ -155,7 +159,7 @@ has_unusual_columns(TupleDesc desc)
 
 /*
  * Is all that the server does for a row to write a tuple of a heap, and to insert it into indexes?
- * Our triggers do nothing for what is written.  All are copied, because functions are looked up.
+ * Our triggers do nothing for what is written.
  */
 static bool
 is_plain(Relation rel)
@@ -165,8 +169,7 @@ is_plain(Relation rel)
 	return rel->rd_rel->relkind == RELKIND_RELATION && !rel->rd_rel->relispartition &&
 		   !rel->rd_rules && rel->rd_tableam == GetHeapamTableAmRoutine() &&
 		   !has_unusual_columns(RelationGetDescr(rel)) &&
-		   !has_triggers(CopyTriggerDesc(rel->trigdesc),
-						 TRIGGER_TYPE_UPDATE | TRIGGER_TYPE_DELETE) &&
+		   !has_triggers(rel, TRIGGER_TYPE_UPDATE | TRIGGER_TYPE_DELETE) &&
 		   pg_class_aclmask(RelationGetRelid(rel), GetUserId(), needed, ACLMASK_ALL) == needed;
 }
 
@@ -257,8 +260,7 @@ keep_defaults(Relation rel)
 	Form_pg_attribute anchor = TupleDescAttr(desc, direct.numbers[COLUMN_ANCHOR] - 1);
 	int i;
 
-	if (has_triggers(CopyTriggerDesc(rel->trigdesc), TRIGGER_TYPE_INSERT) || id == NULL ||
-		!IsA(id, NextValueExpr) ||
+	if (has_triggers(rel, TRIGGER_TYPE_INSERT) || id == NULL || !IsA(id, NextValueExpr) ||
 		column_rounds(TupleDescAttr(desc, direct.numbers[COLUMN_DT] - 1)) ||
 		column_rounds(anchor) || anchor->attnotnull)
 		return false;
@@ -341,13 +343,7 @@ is_null(const TupleTableSlot *slot, TaskColumn column)
 static bool
 is_text(const TupleTableSlot *slot, TaskColumn column, const char *wanted)
 {
-	const text *string;
-
-	if (is_null(slot, column))
-		return false;
-	string = DatumGetTextPP(value_of(slot, column));
-	return VARSIZE_ANY_EXHDR(string) == strlen(wanted) &&
-		   memcmp(VARDATA_ANY(string), wanted, strlen(wanted)) == 0;
+	return !is_null(slot, column) && value_is_word(value_of(slot, column), wanted);
 }
 
 /* A text; NULL for NULL. */

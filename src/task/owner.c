@@ -76,11 +76,15 @@ owner_restrict(Oid user, OwnerScope *scope)
 	owner_pin_path();
 }
 
-/* Act as before owner_restrict. */
+/*
+ * Act as before owner_restrict, with the settings that this process had then.  A caller that has
+ * restored these, and has committed as the owner, has set the level to 0.
+ */
 void
 owner_restrict_end(const OwnerScope *scope)
 {
-	AtEOXact_GUC(false, scope->nest_level);
+	if (scope->nest_level > 0)
+		AtEOXact_GUC(false, scope->nest_level);
 	SetUserIdAndSecContext(scope->user, scope->context);
 }
 
@@ -123,17 +127,12 @@ owner_become_in_session(Oid user, OwnerScope *scope)
 								 true, 0, false);
 }
 
-/*
- * Act as before owner_become, with the settings that this process had then.  A caller that has
- * restored these, and has committed as the owner, has set the level to 0.
- */
+/* The same after owner_become. */
 void
 owner_return(const OwnerScope *scope)
 {
 	Assert(acting);
-	if (scope->nest_level > 0)
-		AtEOXact_GUC(false, scope->nest_level);
-	SetUserIdAndSecContext(scope->user, scope->context);
+	owner_restrict_end(scope);
 	acting = false;
 }
 

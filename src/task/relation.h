@@ -11,6 +11,8 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
+#include "compat.h"
+
 /* clang-format off */
 
 /*
@@ -140,6 +142,16 @@ static inline bool
 column_rounds(Form_pg_attribute attribute)
 {
 	return attribute->atttypmod >= 0 && attribute->atttypmod < MAX_TIMESTAMP_PRECISION;
+}
+
+/* Is a text, which is not NULL, this word?  Inline, so that the length of a literal is known. */
+static inline bool
+value_is_word(Datum value, const char *word)
+{
+	text *found = DatumGetTextPP(value);
+
+	return VARSIZE_ANY_EXHDR(found) == strlen(word) &&
+		   memcmp(VARDATA_ANY(found), word, strlen(word)) == 0;
 }
 
 extern char *columns_fault(Relation rel, const ColumnDefinition *columns, int count, bool whole);

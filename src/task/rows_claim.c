@@ -6,7 +6,6 @@
  */
 #include "postgres.h"
 
-
 #include "shared/shared.h"
 #include "task/rows.h"
 #include "task/rows_sql.h"

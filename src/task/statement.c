@@ -338,15 +338,6 @@ statement_value(uint64 row, int number, Oid type)
 	return value;
 }
 
-bool
-statement_is_null(uint64 row, int number)
-{
-	bool isnull;
-
-	(void) SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, number, &isnull);
-	return isnull;
-}
-
 /* A text column of the last result, allocated in the context "where". */
 char *
 statement_text(MemoryContext where, uint64 row, int number)

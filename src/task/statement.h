@@ -66,9 +66,17 @@ statement_execute(const Statement *statement, const TaskTable *table, StatementA
  * that there may be one.
  */
 extern Datum statement_value(uint64 row, int number, Oid type);
-extern bool statement_is_null(uint64 row, int number);
 extern char *statement_text(MemoryContext where, uint64 row, int number);
 extern Jsonb *statement_json_or_null(MemoryContext where, uint64 row, int number);
+
+static inline bool
+statement_is_null(uint64 row, int number)
+{
+	bool isnull;
+
+	(void) SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, number, &isnull);
+	return isnull;
+}
 
 static inline char *
 statement_text_or_null(MemoryContext where, uint64 row, int number)

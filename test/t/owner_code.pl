@@ -345,7 +345,7 @@ subtest 'the places that act as somebody else' => sub {
 		'scheduler/work.c work_begin', 'session/trigger_row.c read_sequence',
 		'session/after.c mark_waiting', 'session/table_access.c become_user',
 		'task/create.c may_find', 'task/create.c create_tables',
-		'task/owner.c owner_return', 'task/owner.c owner_restrict_end',
+		'task/owner.c owner_restrict_end',
 		'task/owner.c restrict_user',
 		'task/queue_table.c read_as_owner'), 'no place but these');
 };
