@@ -52,11 +52,16 @@ COMPAT_FUNCTION(pg_task_removed);
  */
 #define AFTER_MAX 10000
 
-/* ---- plans ---- */
+/* ---- statements ---- */
 
-/* A plan that is kept while it is valid.  All zero: none is kept. */
+/* A statement on a task table, whose plan is kept while it is valid. */
 typedef struct KeptPlan
 {
+	const char *text; /* the table, which stands for the %s, is the only one that it names */
+	int count;		  /* of its arguments */
+	Oid types[2];
+
+	/* all zero: none is kept */
 	char *sql; /* in TopMemoryContext; NULL: there is no plan */
 	Oid relid; /* the only table that it names */
 	SPIPlanPtr plan;
@@ -65,21 +70,70 @@ typedef struct KeptPlan
 	bool busy;		   /* it is being executed: what runs meanwhile does not replace it */
 } KeptPlan;
 
+/* What is read of a task, which is named by its id or by its step; all else is NULL for none. */
+enum
+{
+	READ_NAME = 1,
+	READ_ID,
+	READ_UNENDED,
+	READ_DONE,
+	READ_XMIN,
+	READ_TABLE,
+	READ_TID
+};
+
+#define READ_COLUMNS                                                                     \
+	"t.id, t.state OPERATOR(pg_catalog.=) ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK'])," \
+	" t.state OPERATOR(pg_catalog.=) 'DONE'::pg_catalog.text, t.xmin, t.tableoid, t.ctid"
+
+/* clang-format off */
+
 /*
- * Those of the statements that read the tasks by their ids, steps and keys, and that find and mark
- * rows that wait for a removed task.  Static, because they are kept from one row to the next:
- * with the plan an INSERT of many rows takes half of the time.
+ * The rows that wait for a task, in two indexes.  By other rules than "any", it is enough to know
+ * that one was removed: many that are removed do not change a row as often.
  */
-static KeptPlan reader;
-static KeptPlan step_reader;
-static KeptPlan chain_reader;
-static KeptPlan finder;
-static KeptPlan marker;
+#define DEPENDENTS \
+	" WHERE t.state = 'PLAN'" \
+	"   AND (t.waits = $1" \
+	"        OR ((t.waits IS NOT NULL) IS TRUE AND cardinality(t.after) > 1" \
+	"            AND t.after @> ARRAY[$1]))" \
+	"   AND (t.rule = 'any' OR array_position(t.after, NULL) IS NULL)"
+
+/*
+ * The statements that read the tasks by their ids and steps, find a schedule by its key, and find
+ * and mark rows that wait for a removed task.  Static, because the plans are kept from one row to
+ * the next: with them an INSERT of many rows takes half of the time.
+ */
+static KeptPlan reader = {.count = 1, .types = {INT8ARRAYOID}, .text =
+	"SELECT n.id, " READ_COLUMNS
+	"  FROM pg_catalog.unnest($1) WITH ORDINALITY AS n (id, n)"
+	"  LEFT JOIN %s AS t ON t.id OPERATOR(pg_catalog.=) n.id"
+	" ORDER BY n.n"};
+static KeptPlan step_reader = {.count = 2, .types = {TEXTOID, TEXTARRAYOID}, .text =
+	"SELECT n.step, " READ_COLUMNS
+	"  FROM pg_catalog.unnest($2) WITH ORDINALITY AS n (step, n)"
+	"  LEFT JOIN %s AS t ON t.flow OPERATOR(pg_catalog.=) $1"
+	"   AND t.step OPERATOR(pg_catalog.=) n.step"
+	" ORDER BY n.n"};
+static KeptPlan chain_reader = {.count = 2, .types = {TEXTOID, TEXTOID}, .text =
+	"SELECT pg_catalog.format('task %%s of queue \"%%s\"', t.id, t.queue)"
+	"  FROM %s AS t"
+	" WHERE t.key OPERATOR(pg_catalog.=) $1"
+	"   AND t.queue OPERATOR(pg_catalog.<>) $2"
+	"   AND t.state OPERATOR(pg_catalog.=)"
+	"       ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK'])"
+	"   AND (t.repeat IS NOT NULL OR t.cron IS NOT NULL) AND t.next IS NULL LIMIT 1"};
+static KeptPlan finder = {.count = 1, .types = {INT8OID}, .text =
+	"SELECT FROM %s AS t" DEPENDENTS " LIMIT 1"};
+static KeptPlan marker = {.count = 1, .types = {INT8OID}, .text =
+	"UPDATE %s AS t SET waits = $1, after = array_replace(t.after, $1, NULL)" DEPENDENTS};
+
+/* clang-format on */
 
 static SPIPlanPtr
-prepare(const char *sql, int count, Oid *types)
+prepare(KeptPlan *kept, const char *sql)
 {
-	SPIPlanPtr plan = SPI_prepare_cursor(sql, count, types, CURSOR_OPT_GENERIC_PLAN);
+	SPIPlanPtr plan = SPI_prepare_cursor(sql, kept->count, kept->types, CURSOR_OPT_GENERIC_PLAN);
 
 	if (plan == NULL)
 		elog(ERROR, "could not prepare \"%s\": %s", sql, SPI_result_code_string(SPI_result));
@@ -91,9 +145,9 @@ prepare(const char *sql, int count, Oid *types)
  * plan that is kept belongs to the text beside it.
  */
 static void
-keep_plan(KeptPlan *kept, const char *sql, Oid relid, int count, Oid *types)
+keep_plan(KeptPlan *kept, const char *sql, Oid relid)
 {
-	SPIPlanPtr plan = prepare(sql, count, types);
+	SPIPlanPtr plan = prepare(kept, sql);
 	char *copy = MemoryContextStrdup(TopMemoryContext, sql);
 
 	Assert(!kept->busy);
@@ -122,19 +176,17 @@ fill_in(const char *text, Oid relid)
 }
 
 /*
- * Execute a statement on a task table, which stands for the %s in its text and is the only table
- * that it names, connected to SPI.  "latest": it sees what is committed now, in any isolation.
- * Returns the number of rows.
+ * Execute a statement on a task table, connected to SPI.  "latest": it sees what is committed now,
+ * in any isolation.  Returns the number of rows.
  */
 static int
-execute_kept(KeptPlan *kept, const char *text, Oid relid, int count, Oid *types, Datum *values,
-			 bool latest)
+execute_kept(KeptPlan *kept, Oid relid, Datum *values, bool latest)
 {
 	bool busy = kept->busy;
 	/* a plan is valid until the table, or its schema, has perhaps been renamed */
 	bool fresh =
 		busy || kept->sql == NULL || kept->relid != relid || !SPI_plan_is_valid(kept->plan);
-	const char *sql = fresh ? fill_in(text, relid) : kept->sql;
+	const char *sql = fresh ? fill_in(kept->text, relid) : kept->sql;
 	NamedTable outer = named_table_expect((NamedTable){.text = sql, .relid = relid});
 	volatile int code = 0;
 
@@ -147,8 +199,8 @@ execute_kept(KeptPlan *kept, const char *text, Oid relid, int count, Oid *types,
 		if (fresh || kept->user != GetUserId() || kept->row_security != row_security)
 			nest_level = statement_fix_planner(true);
 		if (fresh && !busy)
-			keep_plan(kept, sql, relid, count, types);
-		plan = busy ? prepare(sql, count, types) : kept->plan;
+			keep_plan(kept, sql, relid);
+		plan = busy ? prepare(kept, sql) : kept->plan;
 		kept->busy = true;
 		code = SPI_execute_snapshot(plan, values, NULL,
 									latest && IsolationUsesXactSnapshot() ? GetLatestSnapshot()
@@ -166,27 +218,11 @@ execute_kept(KeptPlan *kept, const char *text, Oid relid, int count, Oid *types,
 	}
 	PG_END_TRY();
 	if (code < 0)
-		elog(ERROR, "could not execute \"%s\"", text);
+		elog(ERROR, "could not execute \"%s\"", kept->text);
 	return (int) SPI_processed;
 }
 
 /* ---- the tasks, as the current user sees them ---- */
-
-/* What is read of a task, which is named by its id or by its step; all else is NULL for none. */
-enum
-{
-	READ_NAME = 1,
-	READ_ID,
-	READ_UNENDED,
-	READ_DONE,
-	READ_XMIN,
-	READ_TABLE,
-	READ_TID
-};
-
-#define READ_COLUMNS                                                                     \
-	"t.id, t.state OPERATOR(pg_catalog.=) ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK'])," \
-	" t.state OPERATOR(pg_catalog.=) 'DONE'::pg_catalog.text, t.xmin, t.tableoid, t.ctid"
 
 /* A column of a task that was read; 0 if it is NULL. */
 static Datum
@@ -256,12 +292,12 @@ lock_tasks(void)
  * Returns the number of rows.
  */
 static int
-read_tasks(KeptPlan *kept, Relation rel, const char *sql, int count, Oid *types, Datum *values)
+read_tasks(KeptPlan *kept, Relation rel, Datum *values)
 {
 	int found;
 
 	do
-		found = execute_kept(kept, sql, trigger_root_table(rel), count, types, values, false);
+		found = execute_kept(kept, trigger_root_table(rel), values, false);
 	while (!lock_tasks());
 	return found;
 }
@@ -282,7 +318,7 @@ check_list(const TriggerRow *row, TaskColumn which, ArrayType *list, bool may_ha
 											 : "name at most " CppAsString2(AFTER_MAX) " steps");
 }
 
-/* Check what a user has written.  A NULL stays that mark_dependents has written. */
+/* Check what a user has written.  A NULL stays that mark_waiting has written. */
 static void
 check_after(const TriggerRow *row, const AfterIds *after, bool check)
 {
@@ -345,7 +381,6 @@ choose_watched(const TriggerRow *row, TaskColumn which, int count, bool check)
 bool
 after_watch(const TriggerRow *row, bool check, int64 *watched)
 {
-	Oid types[] = {INT8ARRAYOID};
 	AfterIds after;
 	int count;
 
@@ -356,12 +391,7 @@ after_watch(const TriggerRow *row, bool check, int64 *watched)
 	if (after.removed)
 		return true;
 	SPI_connect();
-	count = read_tasks(&reader, row->rel,
-					   "SELECT n.id, " READ_COLUMNS
-					   "  FROM pg_catalog.unnest($1) WITH ORDINALITY AS n (id, n)"
-					   "  LEFT JOIN %s AS t ON t.id OPERATOR(pg_catalog.=) n.id"
-					   " ORDER BY n.n",
-					   1, types, (Datum[]){PointerGetDatum(after.array)});
+	count = read_tasks(&reader, row->rel, (Datum[]){PointerGetDatum(after.array)});
 	*watched = choose_watched(row, COLUMN_AFTER, count, check);
 	SPI_finish();
 	return true;
@@ -376,7 +406,6 @@ after_watch(const TriggerRow *row, bool check, int64 *watched)
 char *
 after_find_chain(const TriggerRow *row)
 {
-	Oid types[] = {TEXTOID, TEXTOID};
 	MemoryContext caller = CurrentMemoryContext;
 	char *found = NULL;
 	Datum values[2];
@@ -385,16 +414,7 @@ after_find_chain(const TriggerRow *row)
 	values[0] = trigger_value(row, COLUMN_KEY, &isnull);
 	values[1] = trigger_value(row, COLUMN_QUEUE, &isnull);
 	SPI_connect();
-	if (execute_kept(
-			&chain_reader,
-			"SELECT pg_catalog.format('task %%s of queue \"%%s\"', t.id, t.queue)"
-			"  FROM %s AS t"
-			" WHERE t.key OPERATOR(pg_catalog.=) $1"
-			"   AND t.queue OPERATOR(pg_catalog.<>) $2"
-			"   AND t.state OPERATOR(pg_catalog.=)"
-			"       ANY (ARRAY['PLAN'::pg_catalog.text, 'WORK'])"
-			"   AND (t.repeat IS NOT NULL OR t.cron IS NOT NULL) AND t.next IS NULL LIMIT 1",
-			trigger_root_table(row->rel), 2, types, values, false) > 0)
+	if (execute_kept(&chain_reader, trigger_root_table(row->rel), values, false) > 0)
 		found = MemoryContextStrdup(caller,
 									SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
 	SPI_finish();
@@ -411,7 +431,6 @@ after_find_chain(const TriggerRow *row)
 bool
 after_needs(const TriggerRow *row, Datum *after, int64 *watched)
 {
-	Oid types[] = {TEXTOID, TEXTARRAYOID};
 	MemoryContext caller = CurrentMemoryContext;
 	bool isnull;
 	Datum flow = trigger_value(row, COLUMN_FLOW, &isnull);
@@ -430,13 +449,7 @@ after_needs(const TriggerRow *row, Datum *after, int64 *watched)
 	if (trigger_is_null(row, COLUMN_FLOW))
 		trigger_reject(row, COLUMN_NEEDS, "be NULL without a \"flow\"");
 	SPI_connect();
-	count = read_tasks(&step_reader, row->rel,
-					   "SELECT n.step, " READ_COLUMNS
-					   "  FROM pg_catalog.unnest($2) WITH ORDINALITY AS n (step, n)"
-					   "  LEFT JOIN %s AS t ON t.flow OPERATOR(pg_catalog.=) $1"
-					   "   AND t.step OPERATOR(pg_catalog.=) n.step"
-					   " ORDER BY n.n",
-					   2, types, (Datum[]){flow, PointerGetDatum(needs)});
+	count = read_tasks(&step_reader, row->rel, (Datum[]){flow, PointerGetDatum(needs)});
 	*watched = choose_watched(row, COLUMN_NEEDS, count, true);
 	ids = palloc(Max(count, 1) * sizeof(Datum));
 	for (i = 0; i < count; i++)
@@ -475,25 +488,6 @@ after_tell_end(const TriggerRow *row, bool removed)
 }
 
 /* ---- a task that is removed ---- */
-
-/* clang-format off */
-
-/*
- * The rows that wait for a task, in two indexes.  By other rules than "any", it is enough to know
- * that one was removed: many that are removed do not change a row as often.
- */
-#define DEPENDENTS \
-	" WHERE t.state = 'PLAN'" \
-	"   AND (t.waits = $1" \
-	"        OR ((t.waits IS NOT NULL) IS TRUE AND cardinality(t.after) > 1" \
-	"            AND t.after @> ARRAY[$1]))" \
-	"   AND (t.rule = 'any' OR array_position(t.after, NULL) IS NULL)"
-
-static const char find_dependents[] = "SELECT FROM %s AS t" DEPENDENTS " LIMIT 1";
-static const char mark_dependents[] =
-	"UPDATE %s AS t SET waits = $1, after = array_replace(t.after, $1, NULL)" DEPENDENTS;
-
-/* clang-format on */
 
 /*
  * The table in which this session is marking rows; InvalidOid: none.  Static, because triggers on
@@ -573,7 +567,6 @@ mark_waiting(const TriggerRow *row)
 	bool isnull;
 	Datum id = trigger_value(row, COLUMN_ID, &isnull);
 	bool barred = table_access_bars_code(owner);
-	Oid types[] = {INT8OID};
 	Oid marking = marked;
 	int outer;
 	OwnerScope scope;
@@ -588,12 +581,12 @@ mark_waiting(const TriggerRow *row)
 	{
 		owner_restrict(owner, &scope);
 		SPI_connect();
-		if (execute_kept(&finder, find_dependents, root, 1, types, &id, true) > 0)
+		if (execute_kept(&finder, root, &id, true) > 0)
 		{
 			if (barred)
 				check_code(root, true, true);
 			marked = root;
-			(void) execute_kept(&marker, mark_dependents, root, 1, types, &id, true);
+			(void) execute_kept(&marker, root, &id, true);
 		}
 		SPI_finish();
 		owner_restrict_end(&scope);
