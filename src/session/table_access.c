@@ -401,17 +401,6 @@ table_access_current(void)
 	return current;
 }
 
-/* A statement has one parameter. */
-ParamListInfo
-table_access_param(Oid type, Datum value)
-{
-	ParamListInfo params = makeParamList(1);
-
-	params->params[0] =
-		(ParamExternData){.value = value, .pflags = PARAM_FLAG_CONST, .ptype = type};
-	return params;
-}
-
 static void
 become_user(const TableAccess *access, OwnerScope *scope)
 {

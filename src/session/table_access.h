@@ -40,6 +40,17 @@ typedef struct TableAccess
 	const char *readable;  /* condition on a row t of "rows": its texts are for the caller, too */
 } TableAccess;
 
+/* A statement has one parameter. */
+static inline ParamListInfo
+table_access_param(Oid type, Datum value)
+{
+	ParamListInfo params = makeParamList(1);
+
+	params->params[0] =
+		(ParamExternData){.value = value, .pflags = PARAM_FLAG_CONST, .ptype = type};
+	return params;
+}
+
 extern Oid table_access_known(void);
 extern Oid table_access_find(void);
 extern const char *table_access_service(void);
@@ -51,7 +62,6 @@ table_access_check_update(const TableAccess *access, TaskColumn which, const cha
 extern bool table_access_reads(Oid relid, TaskColumn which);
 extern void table_access_check_insert(const TableAccess *access, const char *purpose);
 extern const TableAccess *table_access_current(void);
-extern ParamListInfo table_access_param(Oid type, Datum value);
 extern uint64 table_access_execute(const TableAccess *access, const char *sql,
 								   SPIExecuteOptions options, int expected);
 

@@ -24,7 +24,6 @@
 #include "catalog/pg_type.h"
 #include "commands/comment.h"
 #include "commands/policy.h"
-#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "parser/parse_func.h"
@@ -53,23 +52,6 @@ typedef struct HomeMark
 	uint64 restore; /* 0: of none */
 	Oid relid;
 } HomeMark;
-
-/*
- * The upper half of a "role_id" that is written in this database.  A row that was copied, dumped or
- * replicated brings it along, and tells so where it was bound.
- */
-uint32
-home_tag(void)
-{
-	return (uint32) hash_bytes_uint32_extended(MyDatabaseId, GetSystemIdentifier());
-}
-
-/* Was this "role_id" written in another database? */
-bool
-home_is_elsewhere(int64 role_id)
-{
-	return role_id != 0 && (uint32) ((uint64) role_id >> 32) != home_tag();
-}
 
 /* The function that has the mark in its comment; InvalidOid: there is no extension. */
 static Oid
