@@ -236,7 +236,12 @@ run_start_timer(MonoTime started, int64 limit)
 	runs.timed_out = false;
 	runs.limited = limit > 0 && limit < PG_INT64_MAX - started.us;
 	if (runs.limited)
-		arm_timer(Max(started.us + Max(limit, 1000) - clock_mono().us, 1));
+	{
+		/* the clock is read once: Max would read it again, and may find the time over by then */
+		int64 left = started.us + Max(limit, 1000) - clock_mono().us;
+
+		arm_timer(Max(left, 1));
+	}
 }
 
 /* Stop the timer.  "timed_out" still says whether it has fired. */

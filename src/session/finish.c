@@ -447,7 +447,8 @@ pg_task_fail(PG_FUNCTION_ARGS)
 	if (!PG_ARGISNULL(5))
 		result->wait = Max((int64) PG_GETARG_INT32(5) * 1000, 1);
 	result->start = failing.held.ref.run.claimed;
-	result->stop = Max(GetCurrentTimestamp(), failing.held.ref.run.claimed);
+	result->stop = GetCurrentTimestamp();
+	result->stop = Max(result->stop, result->start);
 	result->error = why.error;
 	result->sqlstate = why.sqlstate;
 	held_call_as_owner(failing.held.relid, fail_run, &failing);

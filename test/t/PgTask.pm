@@ -228,8 +228,9 @@ sub build_module
 	return $library;
 }
 
-# A clock for servers: set_clock sets it so many seconds ahead of the true one.  make_clock returns
-# the environment in which a server must be started to go by it.
+# A clock for servers: set_clock sets it so many seconds ahead of the true one, and lets so many
+# microseconds (default 0) pass each time that a process reads the clock that nobody sets.  make_clock
+# returns the environment in which a server must be started to go by it.
 my $clock;
 
 sub make_clock
@@ -245,11 +246,11 @@ sub make_clock
 
 sub set_clock
 {
-	my ($seconds) = @_;
+	my ($seconds, $tick) = @_;
 
 	# servers have mapped the file: keep it, and change its content
 	open my $handle, -e $clock ? '+<' : '+>', $clock or die $!;
-	syswrite $handle, pack('q', int($seconds * 1_000_000)) or die $!;
+	syswrite $handle, pack('qq', int($seconds * 1_000_000), $tick // 0) or die $!;
 	close $handle;
 	return;
 }

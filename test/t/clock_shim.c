@@ -1,7 +1,9 @@
 /*
  * clock_shim.c
  *		Preloaded into a server, shifts its wall clock by the number of microseconds that is
- *		in the file CLOCK_SHIM_FILE at that moment. CLOCK_MONOTONIC is not touched.
+ *		in the file CLOCK_SHIM_FILE at that moment.  Each time that a process reads
+ *		CLOCK_MONOTONIC, so many microseconds pass for it as the second number there says, as if it
+ *		had to wait for a processor.
  *
  * pg_ctl, which starts the server, keeps the true clock: it waits for a server that says that it was
  * started later.  So a clock that is not behind may be set meanwhile.
@@ -19,6 +21,7 @@
 #include <unistd.h>
 
 static volatile int64_t *offset = NULL;
+static int64_t passed = 0;
 
 __attribute__((constructor)) static void
 attach(void)
@@ -29,7 +32,7 @@ attach(void)
 	void *memory = MAP_FAILED;
 
 	if (file >= 0)
-		memory = mmap(NULL, sizeof(int64_t), PROT_READ, MAP_SHARED, file, 0);
+		memory = mmap(NULL, 2 * sizeof(int64_t), PROT_READ, MAP_SHARED, file, 0);
 	if (memory != MAP_FAILED)
 		offset = memory;
 	if (file >= 0)
@@ -42,9 +45,11 @@ clock_gettime(clockid_t clock, struct timespec *result)
 	int rc = (int) syscall(SYS_clock_gettime, clock, result);
 	int64_t us;
 
-	if (rc != 0 || offset == NULL || (clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE))
+	if (rc != 0 || offset == NULL ||
+		(clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE && clock != CLOCK_MONOTONIC))
 		return rc;
-	us = (int64_t) result->tv_sec * 1000000 + result->tv_nsec / 1000 + *offset;
+	us = (int64_t) result->tv_sec * 1000000 + result->tv_nsec / 1000 +
+		 (clock == CLOCK_MONOTONIC ? passed += offset[1] : offset[0]);
 	result->tv_sec = us / 1000000;
 	result->tv_nsec = us % 1000000 * 1000 + result->tv_nsec % 1000;
 	return 0;

@@ -66,6 +66,18 @@ sub check
 	is(count_of($node, q{state IN ('GONE', 'FAIL')}), 0, "$step: no task was GONE or FAIL");
 }
 
+# An executor that has to wait for a processor while it starts the timer of a task.
+subtest 'a timeout that passes while its timer is started' => sub {
+	set_clock(0, 700);
+	sql(q{INSERT INTO task (queue, request, timeout) SELECT 'timer', 'SELECT 1',
+		n * interval '100 us' + interval '1 ms' FROM generate_series(1, 200) AS n});
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
+	set_clock(0);
+	is(sql(q{SELECT DISTINCT sqlstate, error FROM task WHERE queue = 'timer' AND state = 'FAIL'}),
+		'TK001|canceling task due to timeout', 'it ends the task, and not the process');
+	sql(q{DELETE FROM task WHERE queue = 'timer'});
+};
+
 # A row inserted as by replication is found only by the periodic scan.
 sql('ALTER TABLE task ENABLE TRIGGER zz_pg_task_bound');
 
