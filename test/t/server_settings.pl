@@ -169,7 +169,10 @@ sub expected
 	return $normal;
 }
 
-# Databases: all are created first, with their settings, so that their schedulers start with them.
+# Databases: all are created first, with their settings, so that their schedulers start with them,
+# and only once.
+set_conf($node, 'pg_task.database = postgres');
+wait_for_schedulers($node, 'postgres');
 my $elsewhere = $node->basedir . '/elsewhere';
 mkdir $elsewhere;
 sql("CREATE TABLESPACE elsewhere LOCATION '$elsewhere'");
@@ -190,7 +193,7 @@ $make .= join "\n", map { "CREATE ROLE role$_ LOGIN SUPERUSER; ALTER ROLE role$_
 	  . literal($settings[$_][1]) . ';' } 0 .. $#settings;
 $make .= "ALTER DATABASE $_ SET pg_task.schema_name = public;" for @databases;
 sql($make);
-$node->reload;
+set_conf($node, q(pg_task.database = '*'));
 for my $db (@databases)
 {
 	poll_for(sub {
