@@ -329,29 +329,34 @@ plan_batch(Retry *retry, Datum *ids, int count)
 }
 
 /*
- * Whoever runs a task again is told how many are GONE because it, or one of these, has not ended as
- * they wanted.  No index has them: they are looked for among the next ids.
+ * Whoever runs tasks again is told how many are GONE because these, or one of those, have not ended
+ * as they wanted.  No index has them: they are looked for among these ids and those that follow.
  */
 static void
-tell_dependents(const TableAccess *access, Datum id)
+tell_dependents(const TableAccess *access, Datum *ids, int count, const char *whom,
+				const char *hint)
 {
-	const char *sql = "WITH RECURSIVE g (id, cause) AS MATERIALIZED ("
-					  "SELECT t.id, u.id FROM %s AS t CROSS JOIN unnest(t.after) AS u (id)"
-					  " WHERE t.state = 'GONE' AND t.sqlstate = 'TK005'"
-					  "   AND t.id BETWEEN $1 AND least($1, 9223372036854774807) + 1000),"
-					  " d (id) AS (SELECT $1 UNION SELECT g.id FROM d JOIN g ON g.cause = d.id) "
-					  "SELECT FROM d WHERE d.id <> $1";
-	SPIExecuteOptions options = {.params = table_access_param(INT8OID, id)};
-	uint64 count = 0;
+	const char *sql =
+		"WITH RECURSIVE i (id) AS MATERIALIZED (SELECT u.id FROM unnest($1) AS u (id)),"
+		" g (id, cause) AS MATERIALIZED ("
+		"SELECT t.id, u.id FROM %s AS t CROSS JOIN unnest(t.after) AS u (id)"
+		" WHERE t.state = 'GONE' AND t.sqlstate = 'TK005'"
+		"   AND t.id BETWEEN (SELECT min(i.id) FROM i)"
+		"   AND least((SELECT max(i.id) FROM i), 9223372036854774807) + 1000),"
+		" d (id) AS (SELECT i.id FROM i UNION SELECT g.id FROM d JOIN g ON g.cause = d.id) "
+		"SELECT count(*)::text FROM d WHERE d.id NOT IN (SELECT i.id FROM i)";
+	ArrayType *causes = construct_array(ids, count, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, 'd');
+	SPIExecuteOptions options = {.params =
+									 table_access_param(INT8ARRAYOID, PointerGetDatum(causes))};
+	const char *found;
 
-	if (notices_told(&unchanged) < NOTICES_MAX)
-		count = table_access_execute(access, psprintf(sql, access->rows), options, SPI_OK_SELECT);
-	if (count > 0)
-		notices_raise(&unchanged,
-					  psprintf("%d tasks that waited for task " INT64_FORMAT " are GONE",
-							   (int) count, DatumGetInt64(id)),
-					  psprintf("SELECT pg_task_retry_dependents(" INT64_FORMAT ") runs them again.",
-							   DatumGetInt64(id)));
+	if (notices_told(&unchanged) == NOTICES_MAX ||
+		table_access_execute(access, psprintf(sql, access->rows), options, SPI_OK_SELECT) == 0)
+		return;
+	found = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
+	if (strcmp(found, "0") != 0)
+		notices_raise(&unchanged, psprintf("%s tasks that waited for %s are GONE", found, whom),
+					  hint);
 }
 
 /* Tell why pg_task_retry does not run this task again. */
@@ -386,7 +391,10 @@ pg_task_retry(PG_FUNCTION_ARGS)
 	SPI_connect();
 	planned = plan_batch(&retry, &id, 1) > 0;
 	if (planned)
-		tell_dependents(&retry.access, id);
+		tell_dependents(&retry.access, &id, 1, psprintf("task " INT64_FORMAT, PG_GETARG_INT64(0)),
+						psprintf("SELECT pg_task_retry_dependents(" INT64_FORMAT ") runs them"
+								 " again.",
+								 PG_GETARG_INT64(0)));
 	else
 		tell_not_retried(&retry, DatumGetInt64(id));
 	SPI_finish();
@@ -394,9 +402,9 @@ pg_task_retry(PG_FUNCTION_ARGS)
 }
 
 /*
- * pg_task_retry_dependents(id): run a task again, and all that are GONE because of it, or of one of
- * these.  Returns how many.  As in pg_task_resume_flow, what is given up meanwhile is looked for:
- * behind the rows that were written last.
+ * pg_task_retry_dependents(id): run a task again, unless it was, and all that are GONE because of
+ * it, or of one of these.  Returns how many.  As in pg_task_resume_flow, what is given up meanwhile
+ * is looked for: behind the rows that were written last.
  */
 Datum
 pg_task_retry_dependents(PG_FUNCTION_ARGS)
@@ -405,8 +413,11 @@ pg_task_retry_dependents(PG_FUNCTION_ARGS)
 	const TableAccess *access = &retry.access;
 	const char *first = "WITH n AS (UPDATE %s AS t SET state = 'PLAN', failed = 0"
 						"            WHERE t.id = $1 AND t.state IN (%s)%s"
-						"        RETURNING t.id, t.state) "
-						"SELECT array_agg(n.id)::bigint[], count(*) FROM n WHERE n.state = 'PLAN'";
+						"        RETURNING t.id, t.state),"
+						" c AS (SELECT n.id, 1 AS planned FROM n WHERE n.state = 'PLAN' UNION ALL"
+						"       SELECT r.id, NULL FROM %s AS r"
+						"        WHERE r.id = $1 AND r.state NOT IN (%s)) "
+						"SELECT array_agg(c.id)::bigint[], count(c.planned) FROM c";
 	const char *behind =
 		"WITH RECURSIVE g (id, cause) AS MATERIALIZED ("
 		"SELECT r.id, u.id FROM %s AS r CROSS JOIN unnest(r.after) AS u (id)"
@@ -424,9 +435,10 @@ pg_task_retry_dependents(PG_FUNCTION_ARGS)
 	Datum ids;
 
 	SPI_connect();
-	(void) table_access_execute(access,
-								psprintf(first, access->table, retry.states, access->condition),
-								options, SPI_OK_SELECT);
+	(void) table_access_execute(
+		access,
+		psprintf(first, access->table, retry.states, access->condition, access->rows, retry.states),
+		options, SPI_OK_SELECT);
 	behind = psprintf(behind, access->rows, access->table, access->condition, access->table,
 					  access->condition);
 	for (;;)
@@ -501,6 +513,10 @@ pg_task_retry_all(PG_FUNCTION_ARGS)
 		MemoryContextReset(batch);
 	}
 	MemoryContextSwitchTo(old);
+	if (planned > 0)
+		tell_dependents(&retry.access, ids, count, "these",
+						"SELECT * FROM pg_task_retry('TK005', ...) runs them again, and"
+						" pg_task_resume_flow those of a workflow.");
 	SPI_finish();
 	values[0] = Int64GetDatum(planned);
 	values[1] = Int64GetDatum(count - planned);

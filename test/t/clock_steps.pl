@@ -69,8 +69,8 @@ sub check
 # An executor that has to wait for a processor while it starts the timer of a task.
 subtest 'a timeout that passes while its timer is started' => sub {
 	set_clock(0, 700);
-	sql(q{INSERT INTO task (queue, request, timeout) SELECT 'timer', 'SELECT 1',
-		n * interval '100 us' + interval '1 ms' FROM generate_series(1, 200) AS n});
+	sql(q{INSERT INTO task (queue, request, timeout) SELECT 'timer', 'SELECT pg_sleep(0.02)',
+		n * interval '100 us' + interval '1 ms' FROM generate_series(1, 60) AS n});
 	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
 	set_clock(0);
 	is(sql(q{SELECT DISTINCT sqlstate, error FROM task WHERE queue = 'timer' AND state = 'FAIL'}),

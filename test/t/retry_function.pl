@@ -149,10 +149,22 @@ subtest 'what has waited for it' => sub {
 		. "are GONE\nHINT:  SELECT pg_task_retry_dependents($root) runs them again.", 'they are told of');
 	wait_for_state($node, $root, 'DONE');
 	is(states(), 'DONE1 GONE4', 'and stay');
+	is(sql_as('app', "SELECT pg_task_retry_dependents($root)"), 3, 'what the hint says runs them');
+	wait_for_state($node, $ids[2], 'DONE');
+	sql('TRUNCATE task');
+	($root, @ids) = $chain->();
+	is(notices_of('app', q{SELECT * FROM pg_task_retry('22012', '-infinity')}),
+		"NOTICE:  3 tasks that waited for these are GONE\nHINT:  SELECT * FROM"
+		. " pg_task_retry('TK005', ...) runs them again, and pg_task_resume_flow those of a workflow.",
+		'also of all with one code');
+	is(sql_as('app', q{SELECT * FROM pg_task_retry('TK005', '-infinity')}), '3|0', 'it does');
+	wait_for_state($node, $ids[2], 'DONE');
+	is(states(), 'DONE4 GONE1', 'in their order');
+	sql('TRUNCATE task');
 	($root, @ids) = $chain->();
 	is(sql_as('app', "SELECT pg_task_retry_dependents($root)"), 4, 'they are planned again');
 	wait_for_state($node, $ids[2], 'DONE');
-	is(states(), 'DONE5 GONE5', 'and run, and no other');
+	is(states(), 'DONE4 GONE1', 'and run, and no other');
 	is(sql_as('app', "SELECT pg_task_retry_dependents($root)"), 0, 'once');
 	insert_task($node, id => 9223372036854775807, request => 'SELECT 1', state => 'FAIL');
 	is(sql('SELECT pg_task_retry(9223372036854775807)'), 't', 'the last id');
