@@ -927,6 +927,25 @@ SELECT 'warning', NULL, format('the %s table cannot be used. %s', s.which, s.fau
   WHERE f.failed AND (f.id = f.last OR f.stop > clock_timestamp() - interval '1 hour')
   ORDER BY f.id DESC LIMIT 1)
  UNION ALL
+SELECT 'warning', NULL, 'nobody is told of failures: pg_task.on_failure has no effect',
+       CASE WHEN o.may THEN format('ALTER ROLE %I LOGIN', o.owner)
+            ELSE 'the owner of the database has not the rights of the owner of the task table:'
+                 ' SELECT pg_task_change_owner(' || quote_literal(o.datowner) || ')' END
+  FROM (SELECT r.rolname AS owner, pg_get_userbyid(d.datdba) AS datowner,
+               pg_has_role(d.datdba, r.oid, 'USAGE') AS may,
+               r.rolcanlogin OR current_setting('server_version_num')::int4 >= 170000 AS can
+          FROM pg_class AS c JOIN pg_roles AS r ON r.oid = c.relowner
+          JOIN pg_database AS d ON d.datname = current_database()
+         WHERE c.oid = {relid}) AS o
+ WHERE NOT (o.may AND o.can)
+   AND EXISTS (SELECT FROM pg_db_role_setting AS s JOIN pg_database AS d
+                   ON d.datname = current_database() AND s.setdatabase IN (0, d.oid)
+                CROSS JOIN unnest(s.setconfig) AS n (setting)
+                WHERE s.setrole = 0 AND n.setting LIKE 'pg_task.on_failure=_%'
+                UNION ALL
+               SELECT FROM pg_settings AS s WHERE s.name = 'pg_task.on_failure'
+                  AND s.source = 'configuration file' AND s.setting <> '')
+ UNION ALL
 (SELECT 'warning', e.queue, format('%s does not repeat any more: task %s is %s',
               coalesce('schedule ' || to_json(e.key), 'a task'), e.id, e.state),
         format('UPDATE %s SET state = ''PLAN'' WHERE id = %s', {relid}::regclass, e.id)

@@ -271,4 +271,27 @@ subtest 'failed attempts' => sub {
 	is(task($node, $id, 'jsonb_array_length(failures)'), 1, 'whatever the owner has written');
 };
 
+subtest 'a setting without effect' => sub {
+	my $nobody = q{SELECT coalesce(string_agg(level || ': ' || hint, ', '), 'fine') FROM pg_task_health()
+		WHERE problem = 'nobody is told of failures: pg_task.on_failure has no effect'};
+
+	sql('CREATE DATABASE half');
+	wait_for_table($node, db => 'half');
+	sql(q{ALTER DATABASE half SET pg_task.on_failure = 'SELECT 1'});
+	is(sql_in('half', $nobody), 'fine', 'it has');
+	sql('ALTER DATABASE half OWNER TO ann');
+	wait_until($node, $nobody, db => 'half', expected => 'warning: the owner of the database has not'
+		. " the rights of the owner of the task table: SELECT pg_task_change_owner('ann')");
+	is(sql($nobody), 'fine', 'no other database');
+	sql_in('half', "SELECT pg_task_change_owner('ann')");
+	wait_until($node, qq{SELECT tableowner = 'ann' AND to_regprocedure('pg_task_health()') IS NOT NULL
+		FROM pg_tables WHERE tablename = 'task'}, db => 'half');
+	wait_until($node, $nobody, db => 'half', expected => 'fine');
+	sql('ALTER ROLE ann NOLOGIN');
+	is(sql_in('half', $nobody),
+		sql("SELECT current_setting('server_version_num')::int < 170000") eq 't'
+		? 'warning: ALTER ROLE ann LOGIN' : 'fine', 'before 17 the owner needs LOGIN');
+	sql('ALTER ROLE ann LOGIN; DROP DATABASE half WITH (FORCE)');
+};
+
 done_testing();
