@@ -483,7 +483,7 @@ SELECT CASE
        WHEN t.dt > clock_timestamp() THEN
            format('planned for %s%s%s', t.dt, ', and ' || coalesce(q.never, f.not_role), t.ended)
        ELSE coalesce(f.not_role,
-           CASE WHEN NOT f.slots THEN
+           CASE WHEN NOT f.slots AND f.taker IS NULL THEN
                     'too few worker slots for pg_task to run tasks: increase max_worker_processes'
                 WHEN f.serves AND (f.prepared OR f.failing) THEN NULL
                 WHEN f.held THEN 'a command needs this database for itself'
@@ -927,24 +927,25 @@ SELECT 'warning', NULL, format('the %s table cannot be used. %s', s.which, s.fau
   WHERE f.failed AND (f.id = f.last OR f.stop > clock_timestamp() - interval '1 hour')
   ORDER BY f.id DESC LIMIT 1)
  UNION ALL
-SELECT 'warning', NULL, 'nobody is told of failures: pg_task.on_failure has no effect',
+SELECT 'warning', NULL, 'pg_task.on_failure of the database has no effect',
        CASE WHEN o.may THEN format('ALTER ROLE %I LOGIN', o.owner)
             ELSE 'the owner of the database has not the rights of the owner of the task table:'
                  ' SELECT pg_task_change_owner(' || quote_literal(o.datowner) || ')' END
   FROM (SELECT r.rolname AS owner, pg_get_userbyid(d.datdba) AS datowner,
                pg_has_role(d.datdba, r.oid, 'USAGE') AS may,
-               r.rolcanlogin OR current_setting('server_version_num')::int4 >= 170000 AS can
+               r.rolcanlogin OR current_setting('server_version_num')::int4 >= 170000 AS can,
+               coalesce((SELECT split_part(n.setting, '=', 2)
+                           FROM pg_db_role_setting AS s CROSS JOIN unnest(s.setconfig) AS n (setting)
+                          WHERE s.setrole = 0 AND s.setdatabase IN (0, d.oid)
+                            AND n.setting LIKE 'pg_task.on_failure=%'
+                          ORDER BY s.setdatabase DESC LIMIT 1),
+                        (SELECT s.setting FROM pg_settings AS s
+                          WHERE s.name = 'pg_task.on_failure' AND s.source = 'configuration file'),
+                        '') AS says
           FROM pg_class AS c JOIN pg_roles AS r ON r.oid = c.relowner
           JOIN pg_database AS d ON d.datname = current_database()
          WHERE c.oid = {relid}) AS o
- WHERE NOT (o.may AND o.can)
-   AND EXISTS (SELECT FROM pg_db_role_setting AS s JOIN pg_database AS d
-                   ON d.datname = current_database() AND s.setdatabase IN (0, d.oid)
-                CROSS JOIN unnest(s.setconfig) AS n (setting)
-                WHERE s.setrole = 0 AND n.setting LIKE 'pg_task.on_failure=_%'
-                UNION ALL
-               SELECT FROM pg_settings AS s WHERE s.name = 'pg_task.on_failure'
-                  AND s.source = 'configuration file' AND s.setting <> '')
+ WHERE o.says <> '' AND NOT (o.may AND o.can)
  UNION ALL
 (SELECT 'warning', e.queue, format('%s does not repeat any more: task %s is %s',
               coalesce('schedule ' || to_json(e.key), 'a task'), e.id, e.state),
@@ -1025,12 +1026,13 @@ SELECT x.level, x.datname, NULL::text, x.problem, x.hint
  CROSS JOIN LATERAL (VALUES
        (s.is NOT IN ('served', 'off', 'none'), 'critical', NULL::name,
         'pg_task serves no database of this server',
-        'shared_preload_libraries, max_worker_processes, pg_task.database'),
+        'shared_preload_libraries, max_worker_processes, pg_task.database, and pg_task.enabled of'
+        ' the server'),
        (s.is = 'off', 'info', NULL, 'no task starts: pg_task.enabled is off', 'pg_task.enabled'),
        (s.is = 'none', 'info', NULL, 'no task starts: pg_task.database is none',
         'pg_task.database'),
        (s.is = 'served' AND s.most < 0, 'critical', NULL,
-        'no task starts: too few worker slots for pg_task', 'max_worker_processes'),
+        'no executor can start: too few worker slots for pg_task', 'max_worker_processes'),
        (s.is = 'served' AND s.most >= 0 AND greatest(s.most, 1) < s.executors, 'info', NULL,
         format('at most %s tasks run at once, not pg_task.max_executors, %s: too few worker slots',
                greatest(s.most, 1), s.executors), 'max_worker_processes'),

@@ -273,7 +273,7 @@ subtest 'failed attempts' => sub {
 
 subtest 'a setting without effect' => sub {
 	my $nobody = q{SELECT coalesce(string_agg(level || ': ' || hint, ', '), 'fine') FROM pg_task_health()
-		WHERE problem = 'nobody is told of failures: pg_task.on_failure has no effect'};
+		WHERE problem = 'pg_task.on_failure of the database has no effect'};
 
 	sql('CREATE DATABASE half');
 	wait_for_table($node, db => 'half');
@@ -291,7 +291,11 @@ subtest 'a setting without effect' => sub {
 	is(sql_in('half', $nobody),
 		sql("SELECT current_setting('server_version_num')::int < 170000") eq 't'
 		? 'warning: ALTER ROLE ann LOGIN' : 'fine', 'before 17 the owner needs LOGIN');
-	sql('ALTER ROLE ann LOGIN; DROP DATABASE half WITH (FORCE)');
+	sql(q{ALTER ROLE ALL SET pg_task.on_failure = 'SELECT 2';
+		ALTER DATABASE half SET pg_task.on_failure = ''});
+	is(sql_in('half', $nobody), 'fine', 'the database asks for none');
+	sql('ALTER ROLE ALL RESET pg_task.on_failure; ALTER ROLE ann LOGIN');
+	sql('DROP DATABASE half WITH (FORCE)');
 };
 
 done_testing();

@@ -153,6 +153,18 @@ subtest 'what has waited for it' => sub {
 	wait_for_state($node, $ids[2], 'DONE');
 	sql('TRUNCATE task');
 	($root, @ids) = $chain->();
+	my $first = open_session($node, 'postgres');
+	my $second = open_session($node, 'postgres');
+	$first->query_safe("SET client_min_messages = error; BEGIN; SELECT pg_task_retry($root)");
+	$second->query_until(qr/asked/, "\\echo asked\nSELECT 'behind', pg_task_retry_dependents($root);\n");
+	wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'
+		AND query LIKE '%pg_task_retry_dependents%'});
+	$first->query_safe('COMMIT');
+	is($second->query_safe('SELECT 1'), "behind|3\n1", 'one that is run again at this moment');
+	wait_for_state($node, $ids[2], 'DONE');
+	$_->quit for $first, $second;
+	sql('TRUNCATE task');
+	($root, @ids) = $chain->();
 	is(notices_of('app', q{SELECT * FROM pg_task_retry('22012', '-infinity')}),
 		"NOTICE:  3 tasks that waited for these are GONE\nHINT:  SELECT * FROM"
 		. " pg_task_retry('TK005', ...) runs them again, and pg_task_resume_flow those of a workflow.",

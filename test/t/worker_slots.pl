@@ -171,7 +171,7 @@ subtest 'too few slots for an executor' => sub {
 	wait_until($node, "SELECT pg_task_why($id)", expected =>
 		  'too few worker slots for pg_task to run tasks: increase max_worker_processes');
 	like(sql('SELECT level, problem FROM pg_task_health()'),
-		qr/^critical\|no task starts: too few worker slots for pg_task$/m, 'and by pg_task_health');
+		qr/^critical\|no executor can start: too few worker slots for pg_task$/m, 'and by pg_task_health');
 };
 
 # The supervisor and the launcher of logical replication have both.
@@ -192,7 +192,8 @@ subtest 'no slot for the supervisor' => sub {
 	$node->append_conf('postgresql.conf', 'max_worker_processes = 1');
 	$node->restart;
 	is(sql('SELECT problem, hint FROM pg_task_health()'), 'pg_task serves no database of this server|'
-		. 'shared_preload_libraries, max_worker_processes, pg_task.database',
+		. 'shared_preload_libraries, max_worker_processes, pg_task.database, and pg_task.enabled of the'
+		. ' server',
 		'pg_task_health names the setting');
 };
 
