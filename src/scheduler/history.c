@@ -62,7 +62,8 @@ typedef struct HistoryRow
 	char *queue;
 	char *role;
 	int64 role_id;
-	char *flow; /* after "="; empty: none */
+	char *flow;		  /* after "="; empty: none */
+	TimestampTz mend; /* until then it stays if its flow can be mended */
 } HistoryRow;
 
 /* Static, because the slices of the walk are in different iterations. */
@@ -270,62 +271,82 @@ read_slice(HistoryRow **rows)
 
 /* clang-format off */
 /*
- * "o" are the flows, each asked once, in which a task has not ended.  The next run of a repeating
- * task does not count: there is always one.  What was changed since it was read has another place.
- * A row stays while one waits that waits for others as well: its rule asks how this one ended.  That
- * is asked of the index on "after", row by row.
+ * "f" are the flows, each asked once: has a task not ended, or can what has failed or was stopped be
+ * run again, which needs what the others have returned?  The next run of a repeating task does not
+ * count: there is always one.  What was changed since it was read has another place.  A row stays
+ * while one waits that waits for others as well: its rule asks how this one ended.  That is asked of
+ * the index on "after", row by row.
  */
 static const Statement remove_read_rows = {.sql =
-	"WITH o AS MATERIALIZED ("
-	"SELECT f.flow"
-	"  FROM (SELECT DISTINCT u.flow FROM unnest($flows) AS u (flow) WHERE u.flow <> '') AS f"
-	" WHERE EXISTS ("
-	"       SELECT"
-	"         FROM (SELECT t.state, t.repeat, t.cron"
-	"                 FROM {rows} AS t"
-	"                WHERE t.flow = substr(f.flow, 2)"
-	"                LIMIT " CppAsString2(FLOW_ROWS_MAX) ") AS r"
-	"        WHERE r.state IN ('PLAN', 'WORK') AND r.repeat IS NULL AND r.cron IS NULL)"
+	"WITH f AS MATERIALIZED ("
+	"SELECT u.flow, bool_or(r.state IN ('PLAN', 'WORK')) AS open,"
+	"       bool_or(r.state IN ('STOP', 'FAIL') OR r.state = 'GONE' AND r.sqlstate IS NOT NULL) AS mend"
+	"  FROM (SELECT DISTINCT a.flow FROM unnest($flows) AS a (flow) WHERE a.flow <> '') AS u"
+	" CROSS JOIN LATERAL ("
+	"       SELECT t.state, t.sqlstate, t.repeat, t.cron"
+	"         FROM {rows} AS t"
+	"        WHERE t.flow = substr(u.flow, 2)"
+	"        LIMIT " CppAsString2(FLOW_ROWS_MAX) ") AS r"
+	" WHERE r.repeat IS NULL AND r.cron IS NULL"
+	" GROUP BY 1"
+	"), a AS MATERIALIZED ("
+	"SELECT a.tid, a.mend, coalesce(f.open, false) AS open, (f.mend AND a.mend > $now) IS TRUE AS stays"
+	"  FROM ROWS FROM (unnest($tids), unnest($flows), unnest($mends)) AS a (tid, flow, mend)"
+	"  LEFT JOIN f ON f.flow = a.flow"
 	"), c AS MATERIALIZED ("
 	"SELECT n.oid, n.tid"
-	"  FROM ROWS FROM (unnest($tids), unnest($flows)) AS a (tid, flow)"
+	"  FROM a"
 	" CROSS JOIN LATERAL ("
 	"       SELECT t.id, t.tableoid AS oid, t.ctid AS tid"
 	"         FROM {rows} AS t"
 	"        WHERE t.ctid = a.tid"
 	"          FOR UPDATE OF t SKIP LOCKED) AS n"
-	" WHERE (a.flow = '' OR NOT EXISTS (SELECT FROM o WHERE o.flow = a.flow))"
+	" WHERE NOT a.open AND NOT a.stays"
 	"   AND NOT EXISTS (SELECT FROM {rows} AS d"
 	"                    WHERE (d.waits IS NOT NULL) IS TRUE AND cardinality(d.after) > 1"
 	"                      AND d.after @> ARRAY[n.id] OFFSET 0)"
-	") DELETE FROM {rows} AS t"
+	"), d AS ("
+	"DELETE FROM {rows} AS t"
 	"   USING c"
-	"  WHERE " IS_LOCKED_ROW, .bitmaps = true};
+	"  WHERE " IS_LOCKED_ROW
+	" RETURNING 1) "
+	"SELECT (SELECT count(*) FROM d), count(*), min(a.mend) FROM a WHERE a.stays AND NOT a.open",
+	.bitmaps = true};
 /* clang-format on */
 
 /*
  * Delete those of these rows, read in the same transaction, that were not changed, that nobody has
- * locked, and whose flow has ended.  Returns their number.
+ * locked, and whose flow has ended.  Returns their number, and adds that of those that stay for a
+ * flow that can be mended, and until when the first of them does.
  */
 static int
-remove_rows(const HistoryRow *rows, int count)
+remove_rows(const HistoryRow *rows, int count, TimestampTz now, int *stay)
 {
 	StatementArgs args;
 	Datum *tids;
 	Datum *flows;
+	Datum *mends;
+	int removed;
 	int i;
 
 	statement_begin(&args);
 	tids = arg_array(&args, "tids", TIDOID, count);
 	flows = arg_array(&args, "flows", TEXTOID, count);
+	mends = arg_array(&args, "mends", TIMESTAMPTZOID, count);
 	for (i = 0; i < count; i++)
 	{
 		tids[i] = PointerGetDatum(&rows[i].tid);
 		flows[i] = CStringGetTextDatum(rows[i].flow);
+		mends[i] = TimestampTzGetDatum(rows[i].mend);
 	}
-	count = (int) work_execute(&remove_read_rows, &args);
+	arg_timestamp(&args, "now", now);
+	(void) work_execute(&remove_read_rows, &args);
+	removed = (int) statement_int64(0, 1);
+	*stay = (int) statement_int64(0, 2);
+	if (*stay > 0)
+		walk.earliest = Min(walk.earliest, statement_time(0, 3));
 	statement_end();
-	return count;
+	return removed;
 }
 
 /*
@@ -338,6 +359,7 @@ remove_expired_rows(HistoryRow *rows, int count, ClockNow now, ItemPointer last,
 {
 	int limit = refused_limit(REFUSED_HISTORY, count);
 	int expired = 0;
+	int stay = 0;
 	int i;
 
 	for (i = 0; i < count; i++)
@@ -361,11 +383,12 @@ remove_expired_rows(HistoryRow *rows, int count, ClockNow now, ItemPointer last,
 			break;
 		}
 		refused_batch_add(REFUSED_HISTORY, place, 1);
+		rows[i].mend = expiry_of(&rows[i], true);
 		rows[expired++] = rows[i];
 	}
-	*removed = expired > 0 ? remove_rows(rows, expired) : 0;
+	*removed = expired > 0 ? remove_rows(rows, expired, now.wall, &stay) : 0;
 	/* the others are locked, or were changed, or a trigger has left them, or they are needed yet */
-	if (*removed < expired)
+	if (*removed + stay < expired)
 		walk.earliest = Min(walk.earliest, now.wall);
 	return expired;
 }

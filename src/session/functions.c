@@ -314,6 +314,13 @@ pg_task_release(PG_FUNCTION_ARGS)
 		shared_databases_changed();
 		PG_RETURN_BOOL(true);
 	}
+	/* only a scheduler finds a restored table that does not belong to the owner of the database */
+	if (superuser() && get_rel_name(table_access_known()) == NULL)
+	{
+		LWLockAcquire(Shared->directory, LW_EXCLUSIVE);
+		shared_database_mark(MyDatabaseId);
+		LWLockRelease(Shared->directory);
+	}
 	access = table_access_open(ACCESS_FIGURES);
 	if (!has_privs_of_role(GetUserId(), access.owner))
 		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_TABLE, get_rel_name(access.relid));

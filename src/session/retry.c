@@ -235,6 +235,11 @@ pg_task_resume_flow(PG_FUNCTION_ARGS)
 		states = GIVEN_UP; /* what is stopped meanwhile stays so */
 	} while (count > 0);
 	count = table_access_execute(&access, psprintf(failed, access.rows), options, SPI_OK_SELECT);
+	if (resumed + count == 0)
+		notices_raise(&unchanged,
+					  psprintf("no task of workflow \"%s\" was stopped",
+							   text_to_cstring(PG_GETARG_TEXT_PP(0))),
+					  NULL);
 	for (i = 0; i < count; i++)
 		notices_raise(&unchanged, SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 2),
 					  psprintf("SELECT pg_task_retry_dependents(%s) runs it again, and what waited"

@@ -131,12 +131,15 @@ table_access_find(void)
 	if (!OidIsValid(relid) || get_rel_name(relid) == NULL)
 		relid = find_table();
 	if (!OidIsValid(relid))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("no task table of this database is known"),
-				 errhint("If there is none, SELECT pg_task_create() makes it. If its owner was just"
-						 " changed, try again. Otherwise check the settings \"pg_task.enabled\" and"
-						 " \"pg_task.database\", or UPDATE the table yourself.")));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("no task table of this database is known"),
+			 errhint(
+				 "If it was just restored, or its owner has changed, try again in a few seconds."
+				 " If there is none, SELECT pg_task_create() makes it. Otherwise check the"
+				 " settings \"pg_task.enabled\" and \"pg_task.database\", or UPDATE the table"
+				 " yourself.")));
 	return relid;
 }
 

@@ -330,6 +330,19 @@ subtest 'restored where there was no table' => sub {
 	runs_when_released('unseen');
 };
 
+# That of another owner than the database is found by a scheduler alone, which looks when a superuser
+# wants it to be released.
+subtest 'restored where there was no table, for another owner' => sub {
+	sql(q{CREATE DATABASE theirs IS_TEMPLATE true OWNER chief;
+		ALTER DATABASE theirs SET pg_task.create_table = off;
+		ALTER DATABASE theirs IS_TEMPLATE false});
+	wait_until($node, q{SELECT state FROM pg_stat_task_scheduler() WHERE datname = 'theirs'},
+		expected => 'no table');
+	sql_in('theirs', 'CREATE EXTENSION pg_task');
+	is(run_script(script_of('origin') =~ s/^CREATE EXTENSION .*//mr, '-d', 'theirs'), '', 'restored');
+	ok(poll_for(sub { return eval { release('theirs') } }), 'released soon');
+};
+
 # Migrations and test databases: what has no rows that wait has nothing to hold back, and nothing in
 # a dump of the schema tells in which database it was made.
 subtest 'an empty copy, and a dump of the schema' => sub {

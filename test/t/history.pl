@@ -170,9 +170,36 @@ subtest 'until the whole flow has ended' => sub {
 	is_there('a task waits: the others stay', @old, $done);
 	sql("UPDATE task SET state = 'STOP' WHERE id = $open");
 	wait_for_walk();
-	wait_until_gone(@old);
-	is_there('a stopped task has ended, and has a time of its own', $open, $next);
+	is_there('it may be resumed: they stay', @old, $done, $open, $next);
+	sql("DELETE FROM task WHERE id = $open");
+	wait_until_gone(@old, $done);
+	is_there('of a schedule there is always one', $next);
 	sql('DELETE FROM task');
+};
+
+# Their own time is over, that of failures is not.
+subtest 'while the flow can be mended' => sub {
+	sql(q{ALTER DATABASE postgres SET pg_task.keep = '10 min';
+		ALTER DATABASE postgres SET pg_task.keep_failed = '2 h'});
+	my %of = map {
+		my ($flow, @states) = split;
+		($flow => [ map { old_row(flow => $flow, state => $_, $_ eq 'GONE' ? (sqlstate => 'TK005') : ()) }
+			@states ])
+	} 'well DONE DONE', 'stopped DONE STOP STOP', 'failed DONE FAIL GONE', 'other DONE';
+	my $unneeded = old_row(flow => 'well', state => 'GONE', rule => 'failed');
+	my $older = old_row(flow => 'failed', stop => '2024-01-01');
+	my @repeats = map { old_row(flow => 'repeats', repeat => '1 day', state => $_) } qw(DONE FAIL);
+
+	wait_until_gone(@{ $of{well} }, @{ $of{other} }, $older, $repeats[0]);
+	wait_for_walk();
+	is_there('those of workflows that can go on', @{ $of{stopped} }, @{ $of{failed} }, $repeats[1]);
+	is(sql("SELECT pg_task_resume_flow('stopped')"), 2, 'as one does');
+	wait_until_gone(@{ $of{stopped} }[0]);
+	ok(1, 'and then it goes');
+	sql("ALTER DATABASE postgres SET pg_task.keep_failed = '30 min'");
+	wait_until_gone(@{ $of{failed} });
+	ok(1, 'the others when the time of failures is over');
+	sql('ALTER DATABASE postgres RESET ALL; DELETE FROM task');
 };
 
 # What others wait for as well is asked how it ended, when they are judged.
