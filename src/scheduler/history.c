@@ -62,8 +62,7 @@ typedef struct HistoryRow
 	char *queue;
 	char *role;
 	int64 role_id;
-	char *flow;		  /* after "="; empty: none */
-	TimestampTz mend; /* until then it stays if its flow can be mended */
+	char *flow; /* after "="; empty: none */
 } HistoryRow;
 
 /* Static, because the slices of the walk are in different iterations. */
@@ -271,82 +270,65 @@ read_slice(HistoryRow **rows)
 
 /* clang-format off */
 /*
- * "f" are the flows, each asked once: has a task not ended, or can what has failed or was stopped be
- * run again, which needs what the others have returned?  The next run of a repeating task does not
- * count: there is always one.  What was changed since it was read has another place.  A row stays
- * while one waits that waits for others as well: its rule asks how this one ended.  That is asked of
- * the index on "after", row by row.
+ * "o" are the flows, each asked once, in which a task has not ended, or was stopped, or has failed.
+ * What is DONE stays with these, whose results it has if they run again.  The next run of a
+ * repeating task does not count: there is always one.  What was changed since it was read has
+ * another place.
+ * A row stays while one waits that waits for others as well: its rule asks how this one ended.  That
+ * is asked of the index on "after", row by row.
  */
+#define FLOW_HAS \
+	"SELECT FROM (SELECT t.state, t.sqlstate, t.repeat, t.cron FROM {rows} AS t" \
+	"              WHERE t.flow = substr(f.flow, 2) LIMIT " CppAsString2(FLOW_ROWS_MAX) ") AS r" \
+	" WHERE r.repeat IS NULL AND r.cron IS NULL AND "
+
 static const Statement remove_read_rows = {.sql =
-	"WITH f AS MATERIALIZED ("
-	"SELECT u.flow, bool_or(r.state IN ('PLAN', 'WORK')) AS open,"
-	"       bool_or(r.state IN ('STOP', 'FAIL') OR r.state = 'GONE' AND r.sqlstate IS NOT NULL) AS mend"
-	"  FROM (SELECT DISTINCT a.flow FROM unnest($flows) AS a (flow) WHERE a.flow <> '') AS u"
-	" CROSS JOIN LATERAL ("
-	"       SELECT t.state, t.sqlstate, t.repeat, t.cron"
-	"         FROM {rows} AS t"
-	"        WHERE t.flow = substr(u.flow, 2)"
-	"        LIMIT " CppAsString2(FLOW_ROWS_MAX) ") AS r"
-	" WHERE r.repeat IS NULL AND r.cron IS NULL"
-	" GROUP BY 1"
-	"), a AS MATERIALIZED ("
-	"SELECT a.tid, a.mend, coalesce(f.open, false) AS open, (f.mend AND a.mend > $now) IS TRUE AS stays"
-	"  FROM ROWS FROM (unnest($tids), unnest($flows), unnest($mends)) AS a (tid, flow, mend)"
-	"  LEFT JOIN f ON f.flow = a.flow"
+	"WITH o AS MATERIALIZED ("
+	"SELECT f.flow, EXISTS (" FLOW_HAS "r.state IN ('PLAN', 'WORK')) AS open"
+	"  FROM (SELECT DISTINCT u.flow FROM unnest($flows) AS u (flow) WHERE u.flow <> '') AS f"
+	" WHERE EXISTS (" FLOW_HAS "(r.state IN ('PLAN', 'WORK', 'STOP', 'FAIL')"
+	"                           OR r.state = 'GONE' AND r.sqlstate IS NOT NULL))"
 	"), c AS MATERIALIZED ("
 	"SELECT n.oid, n.tid"
-	"  FROM a"
+	"  FROM ROWS FROM (unnest($tids), unnest($flows)) AS a (tid, flow)"
 	" CROSS JOIN LATERAL ("
-	"       SELECT t.id, t.tableoid AS oid, t.ctid AS tid"
+	"       SELECT t.id, t.tableoid AS oid, t.ctid AS tid, t.state"
 	"         FROM {rows} AS t"
 	"        WHERE t.ctid = a.tid"
 	"          FOR UPDATE OF t SKIP LOCKED) AS n"
-	" WHERE NOT a.open AND NOT a.stays"
+	" WHERE (a.flow = '' OR NOT EXISTS (SELECT FROM o"
+	"                                    WHERE o.flow = a.flow AND (o.open OR n.state = 'DONE')))"
 	"   AND NOT EXISTS (SELECT FROM {rows} AS d"
 	"                    WHERE (d.waits IS NOT NULL) IS TRUE AND cardinality(d.after) > 1"
 	"                      AND d.after @> ARRAY[n.id] OFFSET 0)"
-	"), d AS ("
-	"DELETE FROM {rows} AS t"
+	") DELETE FROM {rows} AS t"
 	"   USING c"
-	"  WHERE " IS_LOCKED_ROW
-	" RETURNING 1) "
-	"SELECT (SELECT count(*) FROM d), count(*), min(a.mend) FROM a WHERE a.stays AND NOT a.open",
-	.bitmaps = true};
+	"  WHERE " IS_LOCKED_ROW, .bitmaps = true};
 /* clang-format on */
 
 /*
  * Delete those of these rows, read in the same transaction, that were not changed, that nobody has
- * locked, and whose flow has ended.  Returns their number, and adds that of those that stay for a
- * flow that can be mended, and until when the first of them does.
+ * locked, and whose flow has ended.  Returns their number.
  */
 static int
-remove_rows(const HistoryRow *rows, int count, TimestampTz now, int *stay)
+remove_rows(const HistoryRow *rows, int count)
 {
 	StatementArgs args;
 	Datum *tids;
 	Datum *flows;
-	Datum *mends;
-	int removed;
 	int i;
 
 	statement_begin(&args);
 	tids = arg_array(&args, "tids", TIDOID, count);
 	flows = arg_array(&args, "flows", TEXTOID, count);
-	mends = arg_array(&args, "mends", TIMESTAMPTZOID, count);
 	for (i = 0; i < count; i++)
 	{
 		tids[i] = PointerGetDatum(&rows[i].tid);
 		flows[i] = CStringGetTextDatum(rows[i].flow);
-		mends[i] = TimestampTzGetDatum(rows[i].mend);
 	}
-	arg_timestamp(&args, "now", now);
-	(void) work_execute(&remove_read_rows, &args);
-	removed = (int) statement_int64(0, 1);
-	*stay = (int) statement_int64(0, 2);
-	if (*stay > 0)
-		walk.earliest = Min(walk.earliest, statement_time(0, 3));
+	count = (int) work_execute(&remove_read_rows, &args);
 	statement_end();
-	return removed;
+	return count;
 }
 
 /*
@@ -359,15 +341,18 @@ remove_expired_rows(HistoryRow *rows, int count, ClockNow now, ItemPointer last,
 {
 	int limit = refused_limit(REFUSED_HISTORY, count);
 	int expired = 0;
-	int stay = 0;
 	int i;
 
 	for (i = 0; i < count; i++)
 	{
 		const char *state = rows[i].state;
-		/* one that has not ended may be DONE yet, and go only when its flow has ended */
-		bool failed = state ? strcmp(state, "DONE") != 0 && strcmp(state, "STOP") != 0
-							: rows[i].flow[0] == '\0';
+		bool in_flow = rows[i].flow[0] != '\0';
+		/*
+		 * one that was stopped may be resumed with its flow; one that has not ended may be DONE
+		 * yet, and go only when its flow has ended
+		 */
+		bool failed = state ? strcmp(state, "DONE") != 0 && (in_flow || strcmp(state, "STOP") != 0)
+							: !in_flow;
 		TimestampTz expiry = expiry_of(&rows[i], failed);
 		TaskPlace place = {DT_NOBEGIN, rows[i].id};
 
@@ -383,12 +368,11 @@ remove_expired_rows(HistoryRow *rows, int count, ClockNow now, ItemPointer last,
 			break;
 		}
 		refused_batch_add(REFUSED_HISTORY, place, 1);
-		rows[i].mend = expiry_of(&rows[i], true);
 		rows[expired++] = rows[i];
 	}
-	*removed = expired > 0 ? remove_rows(rows, expired, now.wall, &stay) : 0;
+	*removed = expired > 0 ? remove_rows(rows, expired) : 0;
 	/* the others are locked, or were changed, or a trigger has left them, or they are needed yet */
-	if (*removed + stay < expired)
+	if (*removed < expired)
 		walk.earliest = Min(walk.earliest, now.wall);
 	return expired;
 }

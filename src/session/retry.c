@@ -237,7 +237,7 @@ pg_task_resume_flow(PG_FUNCTION_ARGS)
 	count = table_access_execute(&access, psprintf(failed, access.rows), options, SPI_OK_SELECT);
 	if (resumed + count == 0)
 		notices_raise(&unchanged,
-					  psprintf("no task of workflow \"%s\" was stopped",
+					  psprintf("no task of workflow \"%s\" is stopped that you may resume",
 							   text_to_cstring(PG_GETARG_TEXT_PP(0))),
 					  NULL);
 	for (i = 0; i < count; i++)

@@ -179,8 +179,6 @@ subtest 'until the whole flow has ended' => sub {
 
 # Their own time is over, that of failures is not.
 subtest 'while the flow can be mended' => sub {
-	sql(q{ALTER DATABASE postgres SET pg_task.keep = '10 min';
-		ALTER DATABASE postgres SET pg_task.keep_failed = '2 h'});
 	my %of = map {
 		my ($flow, @states) = split;
 		($flow => [ map { old_row(flow => $flow, state => $_, $_ eq 'GONE' ? (sqlstate => 'TK005') : ()) }
@@ -190,14 +188,17 @@ subtest 'while the flow can be mended' => sub {
 	my $older = old_row(flow => 'failed', stop => '2024-01-01');
 	my @repeats = map { old_row(flow => 'repeats', repeat => '1 day', state => $_) } qw(DONE FAIL);
 
-	wait_until_gone(@{ $of{well} }, @{ $of{other} }, $older, $repeats[0]);
+	sql(q{ALTER DATABASE postgres SET pg_task.keep = '10 min';
+		ALTER DATABASE postgres SET pg_task.keep_failed = '2 h'});
+	wait_until_gone(@{ $of{well} }, @{ $of{other} }, $repeats[0]);
 	wait_for_walk();
-	is_there('those of workflows that can go on', @{ $of{stopped} }, @{ $of{failed} }, $repeats[1]);
+	is_there('those of workflows that can go on', @{ $of{stopped} }, @{ $of{failed} }, $older,
+		$repeats[1]);
 	is(sql("SELECT pg_task_resume_flow('stopped')"), 2, 'as one does');
 	wait_until_gone(@{ $of{stopped} }[0]);
 	ok(1, 'and then it goes');
 	sql("ALTER DATABASE postgres SET pg_task.keep_failed = '30 min'");
-	wait_until_gone(@{ $of{failed} });
+	wait_until_gone(@{ $of{failed} }, $older);
 	ok(1, 'the others when the time of failures is over');
 	sql('ALTER DATABASE postgres RESET ALL; DELETE FROM task');
 };

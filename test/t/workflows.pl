@@ -603,7 +603,7 @@ subtest 'a flow is stopped and resumed' => sub {
 		. qq{HINT:  SELECT pg_task_retry_dependents($fails) runs it again, and what waited for it.},
 		'a notice tells of what has failed');
 	is(notices_of('bob', q{SELECT pg_task_resume_flow('failed')}),
-		'NOTICE:  no task of workflow "failed" was stopped', 'not of tasks of others');
+		'NOTICE:  no task of workflow "failed" is stopped that you may resume', 'not of tasks of others');
 	sql("UPDATE task SET request = 'SELECT 1' WHERE id = $fails;
 		SELECT pg_task_resume_flow('failed');
 		SELECT pg_task_retry_dependents($fails)");
