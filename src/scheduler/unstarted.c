@@ -661,10 +661,11 @@ bind_groups(MonoTime now)
 /*
  * Rows that wait for a start of the server after the one under which they were planned: by
  * "anchor", which identifies a start, and is not compared with any clock.  Of the index of waiting
- * rows all entries are read, of the table only these rows.
+ * rows all entries are read, of the table only rows on hold, because their group says so.
  */
 #define WAITS_FOR_START \
-	"t.waits IS NULL AND t.hold = '" REPEAT_AT_START "' AND t.anchor IS DISTINCT FROM $started" \
+	"t.waits IS NULL AND " G_MAX " = 0 AND t.hold = '" REPEAT_AT_START "'" \
+	" AND t.anchor IS DISTINCT FROM $started" \
 	" AND lower(btrim(t.cron, E' \\t\\n\\r') COLLATE \"C\") = '@reboot'" \
 	" AND coalesce(t.repeat_until, 'infinity') >= now()"
 

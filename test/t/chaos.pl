@@ -859,7 +859,9 @@ sub wait_for_removals
 
 	$node->reload;
 	wait_until($node, qq{SELECT NOT EXISTS (SELECT FROM task WHERE stop + coalesce(keep, '20 s')
-		< '$moment' AND (keep IS NOT NULL OR role = 'chaos_c' AND state IN ('FAIL', 'GONE')))},
+		< '$moment' AND (keep IS NOT NULL OR role = 'chaos_c' AND state IN ('FAIL', 'GONE'))
+		AND NOT (flow IS NOT NULL AND EXISTS (SELECT FROM task AS o
+			WHERE o.flow = task.flow AND o.state IN ('STOP', 'FAIL', 'GONE'))))},
 		db => $db);
 }
 

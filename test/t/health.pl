@@ -194,7 +194,8 @@ subtest 'another name, and another table of the usual name' => sub {
 	is_ill('info, named, no task starts: pg_task.enabled is off', 'its scheduler leaves');
 	# another scheduler may look at the setting once more
 	wait_until($node, q{SELECT string_agg(level || ' ' || left(problem, 12), ', ')
-		FROM pg_task_health()}, db => 'named', expected => 'warning due tasks: 1, info no task star');
+		FROM pg_task_health() WHERE problem NOT LIKE 'its scheduler had an error%'}, db => 'named',
+		expected => 'warning due tasks: 1, info no task star');
 	pass('what is due meanwhile is no mere info');
 	sql('DROP DATABASE named WITH (FORCE)');
 	is_ill('', 'and its database is gone');
