@@ -427,10 +427,10 @@ CREATE FUNCTION pg_catalog.pg_task_facts(id bigint, attempt integer, start times
         OUT running integer, OUT rate_next timestamptz, OUT pause_next timestamptz,
         OUT isolated boolean, OUT held boolean, OUT supervised boolean, OUT slots boolean,
         OUT crowded boolean, OUT serves boolean, OUT prepared boolean, OUT idle boolean,
-        OUT place boolean, OUT of_role integer, OUT role_limit integer, OUT of_database integer, OUT database_limit integer,
-        OUT busy integer, OUT executors integer, OUT bound_role text,
-        OUT failing boolean, OUT taker text, OUT takers integer,
-        OUT last_start timestamptz)
+        OUT place boolean, OUT of_role integer, OUT role_limit integer,
+        OUT of_database integer, OUT database_limit integer, OUT busy integer,
+        OUT executors integer, OUT bound_role text, OUT failing boolean, OUT taker text,
+        OUT takers integer, OUT last_start timestamptz)
     LANGUAGE c VOLATILE STRICT AS 'MODULE_PATHNAME', 'pg_task_facts';
 
 COMMENT ON FUNCTION pg_catalog.pg_task_facts(bigint, integer, timestamptz, text, integer, name,

@@ -269,19 +269,22 @@ read_slice(HistoryRow **rows)
 }
 
 /* clang-format off */
+
 /*
- * "o" are the flows, each asked once, in which a task has not ended, or was stopped, or has failed.
- * What is DONE stays with these, whose results it has if they run again.  The next run of a
- * repeating task does not count: there is always one.  What was changed since it was read has
- * another place.
- * A row stays while one waits that waits for others as well: its rule asks how this one ended.  That
- * is asked of the index on "after", row by row.
+ * A row r of the flow f, of which a condition follows.  The next run of a repeating task does not
+ * count: there is always one.
  */
 #define FLOW_HAS \
 	"SELECT FROM (SELECT t.state, t.sqlstate, t.repeat, t.cron FROM {rows} AS t" \
 	"              WHERE t.flow = substr(f.flow, 2) LIMIT " CppAsString2(FLOW_ROWS_MAX) ") AS r" \
 	" WHERE r.repeat IS NULL AND r.cron IS NULL AND "
 
+/*
+ * "o" are the flows, each asked once, in which a task has not ended, or was stopped, or has failed.
+ * What is DONE stays with these: it has the results that they need if they run again.  What was
+ * changed since it was read has another place.  A row stays while one waits that waits for others
+ * as well: its rule asks how this one ended.  That is asked of the index on "after", row by row.
+ */
 static const Statement remove_read_rows = {.sql =
 	"WITH o AS MATERIALIZED ("
 	"SELECT f.flow, EXISTS (" FLOW_HAS "r.state IN ('PLAN', 'WORK')) AS open"

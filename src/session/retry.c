@@ -350,15 +350,16 @@ tell_dependents(const TableAccess *access, Datum *ids, int count, const char *wh
 		"   AND least((SELECT max(i.id) FROM i), 9223372036854774807) + 1000),"
 		" d (id) AS (SELECT i.id FROM i UNION SELECT g.id FROM d JOIN g ON g.cause = d.id) "
 		"SELECT (SELECT count(*) FROM d) - (SELECT count(DISTINCT i.id) FROM i)";
-	ArrayType *causes = construct_array(ids, count, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, 'd');
-	SPIExecuteOptions options = {.params =
-									 table_access_param(INT8ARRAYOID, PointerGetDatum(causes))};
+	ArrayType *causes;
 	const char *found;
 
-	if (notices_told(&unchanged) == NOTICES_MAX ||
-		!table_access_reads(access->relid, COLUMN_AFTER) ||
-		table_access_execute(access, psprintf(sql, access->rows), options, SPI_OK_SELECT) == 0)
+	if (notices_told(&unchanged) == NOTICES_MAX || !table_access_reads(access->relid, COLUMN_AFTER))
 		return;
+	causes = construct_array(ids, count, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, 'd');
+	(void) table_access_execute(
+		access, psprintf(sql, access->rows),
+		(SPIExecuteOptions){.params = table_access_param(INT8ARRAYOID, PointerGetDatum(causes))},
+		SPI_OK_SELECT);
 	found = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
 	if (strcmp(found, "0") != 0)
 		notices_raise(&unchanged, psprintf("%s tasks that waited for %s are GONE", found, whom),
@@ -443,9 +444,8 @@ pg_task_retry_dependents(PG_FUNCTION_ARGS)
 	(void) table_access_execute(access,
 								psprintf(first, access->table, retry.states, access->condition),
 								options, SPI_OK_SELECT);
-	(void) SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
 	/* with a snapshot of its own: another session may have run it again just now */
-	if (isnull)
+	if (SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1) == NULL)
 		(void) table_access_execute(access, psprintf(before, access->rows, retry.states), options,
 									SPI_OK_SELECT);
 	behind = psprintf(behind, access->rows, access->table, access->condition, access->table,

@@ -143,14 +143,6 @@ table_access_find(void)
 	return relid;
 }
 
-/* Is pg_task.enabled off?  What the session itself has of ALTER DATABASE may be older. */
-static bool
-is_off(const SharedFindings *found)
-{
-	/* read without the lock: only a moment after a reload it matters which of both is seen */
-	return !Shared->enabled || shared_database_is_disabled(MyDatabaseId, found);
-}
-
 /* Why no task of this database runs; NULL: it is served, or will be. */
 const char *
 table_access_service(void)
@@ -164,7 +156,8 @@ table_access_service(void)
 			   " see pg_task_release";
 	if (!service_here().wanted)
 		return "no scheduler serves this database: pg_task.database does not name it";
-	if (is_off(&found))
+	/* of the server, read without the lock; the session may have an older one of the database */
+	if (!Shared->enabled || shared_database_is_disabled(MyDatabaseId, &found))
 		return "pg_task.enabled is off";
 	if (found.absent && !OidIsValid(found.user))
 		return "no scheduler serves this database: the role that pg_task.database names does not"
