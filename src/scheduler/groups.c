@@ -220,26 +220,43 @@ groups_clear(void)
 		forget_group(dlist_container(QueueGroup, node, iter.cur));
 }
 
+/* The role of a group, by the limit and the taker that its queue has now. */
+static GroupRole *
+find_or_add_role(QueueState *queue, const char *name)
+{
+	return order_find_or_add_role(name, queue_limit(queue), queue_rule(queue)->taker);
+}
+
 /*
  * Before a round: if rules have changed so that queues have another limit together, or another
- * taker, forget the groups that are in the order by another one.  A scan finds them again.
+ * taker, move their groups to where the order has them by that.
  */
 static void
 follow_limits(void)
 {
-	dlist_mutable_iter iter;
+	dlist_iter iter;
 
 	if (!queues_limits_changed())
 		return;
-	dlist_foreach_modify(iter, &groups.all)
+	dlist_foreach(iter, &groups.all)
 	{
 		QueueGroup *group = dlist_container(QueueGroup, node, iter.cur);
+		QueueState *queue = group->queue;
+		GroupRole *old = group->role;
+		GroupRole *role = find_or_add_role(queue, old->name);
 
-		if (group->role->limit == queue_limit(group->queue) &&
-			group->role->taker == queue_rule(group->queue)->taker)
+		if (role == old)
 			continue;
-		forget_group(group);
-		groups.lacking = true;
+		/* nothing fails from here on */
+		order_detach(group);
+		group->role = role;
+		group->key.role = role->name;
+		if (queue->role == old)
+			queue->role = role;
+		role->ngroups++;
+		old->ngroups--;
+		order_attach(group);
+		order_release_role(old);
 	}
 	queues_forget_limits();
 }
@@ -252,8 +269,7 @@ static QueueGroup *
 add_group(const TaskGroup *key)
 {
 	QueueState *queue = queue_find_or_add(key->queue);
-	GroupRole *role =
-		order_find_or_add_role(key->role, queue_limit(queue), queue_rule(queue)->taker);
+	GroupRole *role = find_or_add_role(queue, key->role);
 	QueueGroup *volatile added = NULL;
 	QueueGroup *group;
 

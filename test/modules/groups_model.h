@@ -325,7 +325,6 @@ change_limits(ClockNow now)
 	}
 	set_rules(rules, 2);
 	begin_model_round(now);
-	scan_groups(now);
 }
 
 static const char *

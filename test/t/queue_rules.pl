@@ -152,6 +152,26 @@ subtest 'a limit over several queues' => sub {
 	clear();
 };
 
+# What waits already is before what comes after the rule, however many queues it is for.
+subtest 'a new limit over several queues keeps the order' => sub {
+	insert_rule('o.%', max => 0);
+	my @old = map { insert_task($node, queue => "o.$_", request => q{SELECT hold('o')}) } 1 .. 2;
+	sql(q{INSERT INTO task (queue, dt, request)
+		SELECT 'o.later.' || i, 'infinity', 'SELECT 1' FROM generate_series(1, 10000) i});
+	settles_at('o.1', 0, 'none starts');
+	sql("UPDATE task_queue SET $_")
+		for 'total = 0', 'total = NULL', 'total = 0', 'total = 1, max = NULL';
+	my $new = insert_task($node, queue => 'o.3', request => 'SELECT 1');
+	wait_for_state($node, $old[0], 'WORK');
+	is_row($node, $new, { state => 'PLAN' }, 'the oldest starts first');
+	sql(q{UPDATE task_queue SET total = 2});
+	wait_for_state($node, $old[1], 'WORK');
+	is_row($node, $new, { state => 'PLAN' }, 'then the next');
+	open_gate($node, 'o');
+	wait_for_state($node, $new, 'DONE');
+	clear();
+};
+
 subtest 'what has no effect' => sub {
 	like(notices_of('postgres', "INSERT INTO task_queue (queue) VALUES ('c.*')"),
 		qr/NOTICE:  "c\.\*" is the name of one queue, and no pattern\nHINT:  In a pattern, "%" stands/,
