@@ -32,6 +32,7 @@
 #include "scheduler/history.h"
 #include "scheduler/unstarted.h"
 #include "scheduler/work.h"
+#include "task/home.h"
 #include "task/outcome.h"
 #include "task/repeat.h"
 #include "task/roles.h"
@@ -168,13 +169,14 @@ unstarted_expire(const Candidate *candidate)
 	"          AND t.state = $state AND t.waits IS NULL" \
 	"          FOR NO KEY UPDATE OF t SKIP LOCKED) AS n"
 
+/* Those that were copied may not run yet, so their role may still be missing. */
 static const Statement fail_rows = {.sql =
 	"WITH c AS MATERIALIZED (" WAITING_ROWS ")"
 	" UPDATE {rows} AS t"
 	"    SET state = 'FAIL', stop = clock_timestamp(), error = $error, sqlstate = $sqlstate,"
 	"        response = " FAILURE_RESPONSE
 	"   FROM c"
-	"  WHERE " IS_LOCKED_ROW
+	"  WHERE " IS_LOCKED_ROW " AND t.hold IS DISTINCT FROM '" HOME_COPIED "'"
 	" RETURNING " ENDED_ROW};
 
 static const Statement refuse_row = {.sql =

@@ -290,6 +290,36 @@ resume_copied(void)
 }
 
 /*
+ * What waits for a role that does not exist is FAIL as soon as it may run, due or not, and its
+ * schedule ends: rather nothing is released.
+ */
+static void
+check_released_roles(void)
+{
+	TableAccess access = table_access_open(ACCESS_ROWS);
+	SPIExecuteOptions options = {0};
+	char *roles;
+
+	SPI_connect();
+	(void) table_access_execute(
+		&access,
+		psprintf("SELECT string_agg(DISTINCT quote_ident(t.role), ', ') FROM %s AS t"
+				 " WHERE t.state IN ('PLAN', 'WORK')"
+				 "   AND NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = t.role)",
+				 access.rows),
+		options, SPI_OK_SELECT);
+	roles = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
+	if (roles)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("tasks wait for roles that do not exist: %s", roles),
+				 errdetail("They would be FAIL at once, and schedules end."),
+				 errhint("Create these roles and grant them to the owner of the table, or stop or"
+						 " delete the tasks.")));
+	SPI_finish();
+}
+
+/*
  * pg_task_release(): the task table is at home in this database from now on, so its tasks are no
  * longer held back, and rows that were copied into it are on hold no longer.  Returns whether there
  * was any of that.  If they are held back because of crashes, that alone ends, whatever the table
@@ -331,5 +361,8 @@ pg_task_release(PG_FUNCTION_ARGS)
 	/* one that has not been completed has no such rows */
 	if (get_attnum(access.relid, task_columns[COLUMN_HOLD].name) == InvalidAttrNumber)
 		PG_RETURN_BOOL(away);
-	PG_RETURN_BOOL(resume_copied() || away);
+	away |= resume_copied();
+	if (away)
+		check_released_roles();
+	PG_RETURN_BOOL(away);
 }

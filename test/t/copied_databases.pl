@@ -281,6 +281,39 @@ subtest 'copied rows' => sub {
 	sql("DROP DATABASE $_") for qw(rows2 rows);
 };
 
+# A dump has no roles: what waits for one that is not there has not failed before it may run.
+subtest 'roles that do not exist' => sub {
+	my $dump = $node->basedir . '/roles';
+	sql(q{CREATE ROLE "a B" LOGIN; CREATE DATABASE source TEMPLATE origin});
+	sql_in('source', q{GRANT INSERT, SELECT ON task TO "a B"; DELETE FROM task;
+		INSERT INTO task (role, key, repeat, dt, request) VALUES ('a B', 'k', '1 day', 'infinity', 'SELECT 1');
+		INSERT INTO task (role, dt, request) VALUES ('a B', 'infinity', 'SELECT 2'), (current_user, 'infinity', 'SELECT 3')});
+	is(client('pg_dump', '-Fc', '-x', '-f', $dump, 'source'), '', 'pg_dump');
+	sql('DROP DATABASE source; DROP ROLE "a B"');
+	for my $db ('away', 'home')
+	{
+		sql("CREATE DATABASE $db");
+		wait_for_table($node, db => $db, table => 'task_queue');
+		$db eq 'away' ? restore_clean($db, $dump)
+			: client('pg_restore', '--data-only', '-d', $db, '-t', 'task', $dump);
+		$db eq 'away' ? wait_for_hold($db)
+			: wait_until($node, q{SELECT count(*) = 3 FROM task WHERE hold LIKE 'copied%'}, db => $db);
+		# a scan of the scheduler goes by
+		run_task($node, db => $db, request => 'SELECT 0') if $db eq 'home';
+		like(error_of('postgres', 'SELECT pg_task_release()', db => $db),
+			qr/tasks wait for roles that do not exist: "a B"/, "$db: refused");
+		is(sql_in($db, q{SELECT count(*) FROM task WHERE state = 'PLAN'}), 3, 'they wait');
+		sql('CREATE ROLE "a B" LOGIN');
+		is(release($db), 't', 'released');
+		sql_in($db, q{UPDATE task SET dt = now() WHERE state = 'PLAN'});
+		wait_until($node, q{SELECT count(*) = 3 FROM task WHERE state = 'DONE'
+			AND request <> 'SELECT 0'}, db => $db);
+		is(sql_in($db, q{SELECT count(*) FROM task WHERE state = 'PLAN' AND key = 'k'}), 1,
+			'and the schedule goes on');
+		sql("DROP DATABASE $db; DROP ROLE \"a B\"");
+	}
+};
+
 # A restore in many transactions, step by step, into a database that has a scheduler but no table:
 # the scheduler leaves the table alone until all of it is there.
 subtest 'while a dump is being restored' => sub {
