@@ -564,8 +564,8 @@ set_times(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 	if (!trigger_has_state(old, "PLAN") && trigger_has_state(new, "PLAN"))
 		set_planned_time(old, new, columns);
 	/* it was put on hold while it ran, for what came after it */
-	if (has_ended(old) && trigger_has_state(new, "PLAN") && !trigger_is_null(old, COLUMN_HOLD) &&
-		trigger_same_value(old, new, COLUMN_HOLD))
+	if (has_ended(old) && trigger_has_state(new, "PLAN") && !trigger_is_null(old, COLUMN_START) &&
+		!trigger_is_null(old, COLUMN_HOLD) && trigger_same_value(old, new, COLUMN_HOLD))
 		set_column(columns, new, COLUMN_HOLD, (Datum) 0, true);
 }
 

@@ -103,6 +103,28 @@ subtest 'a schedule' => sub {
 	sql(q{DELETE FROM task});
 };
 
+# What ended on hold is on hold when it is planned again, unless the run after it is.
+subtest 'planned again' => sub {
+	my $id = insert_task($node, request => 'SELECT 1', repeat => '1 day', hold => 'not active');
+	my $run = insert_task($node, request => q{SELECT hold('planned'); SELECT 1/0}, repeat => '1 day');
+
+	is(sql("SELECT pg_task_cancel($id), pg_task_retry($id)"), 't|t', 'one that was stopped');
+	settle();
+	is_row($node, $id, { state => 'PLAN', hold => 'not active' }, 'is on hold as it was');
+	is(sql("SELECT pg_task_resume($id)"), 1, 'resumed');
+	wait_for_state($node, $id, 'DONE');
+
+	wait_for_state($node, $run, 'WORK');
+	is(sql("SELECT pg_task_hold($run, 'mend it')"), 1, 'one that runs');
+	open_gate($node, 'planned');
+	wait_for_state($node, $run, 'FAIL');
+	is(sql("SELECT pg_task_retry($run)"), 't', 'is retried');
+	wait_until($node, "SELECT state = 'FAIL' AND attempt = 2 FROM task WHERE id = $run");
+	is(sql(q{SELECT hold FROM task WHERE state = 'PLAN' AND request ~ 'planned'}), 'mend it',
+		'the next one is on hold');
+	sql('DELETE FROM task');
+};
+
 subtest 'what a resume makes up for' => sub {
 	my %runs;
 
