@@ -890,9 +890,8 @@ CREATE FUNCTION pg_catalog.pg_task_table_health(
     LANGUAGE pg_task_report VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 -- What is GONE without a code was not needed: it has not failed.
 WITH ended AS MATERIALIZED (
-SELECT t.queue COLLATE "C" AS queue, t.id, t.key COLLATE "C" AS key, t.state, t.stop,
-       t.state = 'FAIL' OR t.state = 'GONE' AND t.sqlstate IS NOT NULL AS failed,
-       t.next IS NULL AND (t.repeat IS NOT NULL OR t.cron IS NOT NULL) AS last_run
+SELECT t.queue COLLATE "C" AS queue, t.id, t.state, t.stop,
+       t.state = 'FAIL' OR t.state = 'GONE' AND t.sqlstate IS NOT NULL AS failed
   FROM {figures} AS t WHERE t.id BETWEEN {recent} AND t.state IN ('DONE', 'FAIL', 'GONE')),
 waiting AS MATERIALIZED (
 SELECT t.queue COLLATE "C" AS queue, count(*) AS due, min(t.dt) AS oldest
@@ -950,8 +949,9 @@ SELECT 'warning', NULL, 'pg_task.on_failure of the database has no effect',
 (SELECT 'warning', e.queue, format('%s does not repeat any more: task %s is %s',
               coalesce('schedule ' || to_json(e.key), 'a task'), e.id, e.state),
         format('UPDATE %s SET state = ''PLAN'' WHERE id = %s', {relid}::regclass, e.id)
-   FROM ended AS e
-  WHERE e.last_run AND e.failed
+   FROM {figures} AS e
+  WHERE (e.repeat IS NOT NULL OR e.cron IS NOT NULL) AND e.next IS NULL
+    AND e.state IN ('FAIL', 'GONE') AND (e.state = 'FAIL' OR e.sqlstate IS NOT NULL)
     AND (e.key IS NULL
          OR NOT EXISTS (SELECT FROM {figures} AS t WHERE t.state = 'PLAN' AND t.key = e.key
                            AND t.queue = e.queue)
@@ -1548,7 +1548,7 @@ WITH wanted_table (what, storage, comment) AS (VALUES
     -- Each INSERT pays for every comparison in a condition.  A row that waits for others is in
     -- state PLAN, so the conditions on "waits" need not say it.  That of running rows says the
     -- state neither of a run that a user stops, nor of a row that may have crashed the server: few
-    -- others are in that index.  Of "start IS NOT NULL AND stop IS NULL" in place of the CASE the
+    -- others are in that index, and schedules that have ended so.  Of "start IS NOT NULL AND stop IS NULL" in place of the CASE the
     -- planner would expect up to a quarter of the table.  The condition on "after" does not imply
     -- the one on "waits": with old statistics the planner would read all of that index instead.
     (1, 'task', 'plan', false,
@@ -1557,7 +1557,8 @@ WITH wanted_table (what, storage, comment) AS (VALUES
        WHERE state = 'PLAN' AND waits IS NULL$$),
     (2, 'task', 'work', false,
      $$(id) WHERE state = 'WORK' OR crashed > 0
-       OR (CASE WHEN start IS NULL THEN 'infinity' ELSE stop END) IS NULL$$),
+       OR (CASE WHEN start IS NULL THEN 'infinity' ELSE stop END) IS NULL
+       OR (repeat IS NOT NULL OR cron IS NOT NULL) AND next IS NULL AND state IN ('FAIL', 'GONE')$$),
     (3, 'task', 'active', false,
      $$((CASE WHEN waits IS NULL AND hold IS NULL AND active < interval '100 years'
               THEN (coalesce(planned, dt) AT TIME ZONE 'UTC') + active END))

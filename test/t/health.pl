@@ -99,6 +99,27 @@ subtest 'tasks and schedules of this database' => sub {
 	is_ill('', 'they are gone');
 };
 
+# However long ago it was.
+subtest 'a schedule that ended many tasks ago' => sub {
+	sql('CREATE ROLE lost LOGIN');
+	my $id = insert_task($node, queue => 'b', key => 'old', request => 'SELECT 1', cron => '0 0 1 1 *',
+		role => 'lost');
+	sql('DROP ROLE lost');
+	wait_for_state($node, $id, 'FAIL');
+	sql(q{INSERT INTO task (queue, dt, state, request)
+		SELECT 'c', '2020-01-01', 'DONE', 'SELECT 1' FROM generate_series(1, 20000);
+		SELECT setval('task_id_seq', currval('task_id_seq') + 1000000);
+		INSERT INTO task (queue, dt, state, request) VALUES ('c', '2020-01-01', 'DONE', 'SELECT 1')});
+	is_ill(qq{warning, postgres, b, schedule "old" does not repeat any more: task $id is FAIL},
+		'it is told');
+	sql('VACUUM ANALYZE task');
+	like(sql(q{EXPLAIN SELECT FROM task AS e
+		WHERE (e.repeat IS NOT NULL OR e.cron IS NOT NULL) AND e.next IS NULL
+			AND e.state IN ('FAIL', 'GONE')}), qr/Index Scan.* using task_work_idx/,
+		'and found by an index');
+	sql('DELETE FROM task');
+};
+
 subtest 'schedules' => sub {
 	my %row = (queue => 'b', request => 'SELECT 1', repeat => '1 day', dt => '2100-01-01');
 
