@@ -274,7 +274,7 @@ sub check_vacuum
 		count(*) > 5, max(request) FILTER (WHERE key = 'sale') FROM task
 		WHERE queue = 'vacuum' GROUP BY () HAVING count(*) = count(DISTINCT key)},
 		sql_in($db, q{SELECT count(*) FROM pg_class WHERE relkind IN ('r', 'm')
-		AND relowner = 'shopkeeper'::regrole}) . '|t|VACUUM (ANALYZE) sale', 'each table');
+		AND oid >= 16384}) . '|t|VACUUM (ANALYZE) sale', 'each table');
 	comes(q{SELECT last_vacuum IS NOT NULL AND last_analyze IS NOT NULL FROM pg_stat_user_tables
 		WHERE relname = 'sale'});
 	pass('has been vacuumed');
