@@ -96,7 +96,9 @@ SELECT set_eq($$SELECT regexp_replace(regexp_replace(pg_get_indexdef(indexrelid)
               'COALESCE(max, 2147483647) ELSE 0 END), priority, role, role_id, dt, id) WHERE ((state = ''PLAN''::text) AND '
               '(waits IS NULL))',
           'USING btree (id) WHERE ((state = ''WORK''::text) OR (crashed > 0) OR ( CASE WHEN '
-              '(start IS NULL) THEN ''infinity''::timestamp with time zone ELSE stop END IS NULL))',
+              '(start IS NULL) THEN ''infinity''::timestamp with time zone ELSE stop END IS NULL) '
+              'OR (((repeat IS NOT NULL) OR (cron IS NOT NULL)) AND (next IS NULL) AND '
+              '(state = ANY (ARRAY[''FAIL''::text, ''GONE''::text]))))',
           'USING btree (( CASE WHEN ((waits IS NULL) AND (hold IS NULL) AND '
               '(active < ''100 years''::interval)) THEN '
               '((COALESCE(planned, dt) AT TIME ZONE ''UTC''::text) + active) ELSE '
