@@ -256,6 +256,9 @@ follow_limits(void)
 		role->ngroups++;
 		old->ngroups--;
 		order_attach(group);
+		/* those that no session wanted were passed over until a scan: see skip_task */
+		if (old->taker > 0 && old->taker != role->taker)
+			groups_read_again(group, (TaskPlace){PG_INT64_MIN, PG_INT64_MIN});
 		order_release_role(old);
 	}
 	queues_forget_limits();

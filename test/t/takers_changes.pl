@@ -58,6 +58,19 @@ subtest 'the taker of a queue in which tasks wait' => sub {
 	is(takes('mailer', 'moves'), 1, 'and then not');
 };
 
+# The default period of these tests is longer than they wait.
+subtest 'tasks that no session wanted, by their names' => sub {
+	my $old = insert_task($node, queue => 'mail-n', request => 'SELECT 1');
+
+	is(sql_as('mailer', q{SELECT count(*) FROM pg_task_take('{mail-n}', wait => 100, names => '{x}')}),
+		0, 'nobody takes it');
+	sql(q{UPDATE task_queue SET taker = NULL, max = 1 WHERE queue = 'mail-%'});
+	my $new = insert_task($node, queue => 'mail-n', request => 'SELECT 1');
+	wait_for_state($node, $new, 'DONE');
+	is(task($node, $old, 'state'), 'DONE', 'without a taker it is the first to run');
+	sql(q{UPDATE task_queue SET taker = 'mailer', max = NULL WHERE queue = 'mail-%'});
+};
+
 subtest 'a role that is created, renamed, dropped' => sub {
 	sql(q{INSERT INTO task_queue (queue, taker) VALUES ('late', 'late')});
 	insert_task($node, queue => 'late', request => "r$_") for 1 .. 3;
