@@ -13,7 +13,7 @@ my $top = "$FindBin::RealBin/../..";
 my $node = new_node('main');
 my $readme = slurp_file("$top/README.md");
 my ($first) = $readme =~ /^```sql\n(.*?)^```$/ms;
-my ($section) = $readme =~ /^## A first task\n(.*?)^## /ms;
+my ($section) = $readme =~ /^## A first task, in psql\n(.*?)^## /ms;
 
 # What psql prints, as in a terminal, but for spaces at the ends of lines.
 sub psql
