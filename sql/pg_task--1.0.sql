@@ -1548,9 +1548,10 @@ WITH wanted_table (what, storage, comment) AS (VALUES
     -- Each INSERT pays for every comparison in a condition.  A row that waits for others is in
     -- state PLAN, so the conditions on "waits" need not say it.  That of running rows says the
     -- state neither of a run that a user stops, nor of a row that may have crashed the server: few
-    -- others are in that index, and schedules that have ended so.  Of "start IS NOT NULL AND stop IS NULL" in place of the CASE the
-    -- planner would expect up to a quarter of the table.  The condition on "after" does not imply
-    -- the one on "waits": with old statistics the planner would read all of that index instead.
+    -- others are in that index, among them schedules that have failed for good, for
+    -- pg_task_health.  Of "start IS NOT NULL AND stop IS NULL" in place of the CASE the planner
+    -- would expect up to a quarter of the table.  The condition on "after" does not imply the one
+    -- on "waits": with old statistics the planner would read all of that index instead.
     (1, 'task', 'plan', false,
      $$(queue COLLATE "C", (CASE WHEN hold IS NULL THEN coalesce(max, 2147483647) ELSE 0 END),
         priority, role, role_id, dt, id)

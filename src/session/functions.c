@@ -264,9 +264,8 @@ pg_task_next_cron(PG_FUNCTION_ARGS)
  * locked.  Returns whether there were any.
  */
 static bool
-resume_copied(void)
+resume_copied(const TableAccess *access)
 {
-	TableAccess access = table_access_open(ACCESS_ROWS);
 	SPIExecuteOptions options = {0};
 	const char *copied = "hold = '" HOME_COPIED "' AND state IN ('PLAN', 'WORK')";
 	uint64 count;
@@ -274,16 +273,16 @@ resume_copied(void)
 	SPI_connect();
 	/* a trigger of the owner's may refuse an UPDATE, which need not be */
 	count = table_access_execute(
-		&access, psprintf("SELECT FROM %s AS t WHERE %s LIMIT 1", access.rows, copied), options,
+		access, psprintf("SELECT FROM %s AS t WHERE %s LIMIT 1", access->rows, copied), options,
 		SPI_OK_SELECT);
 	if (count > 0)
 		count = table_access_execute(
-			&access,
+			access,
 			psprintf("UPDATE %s AS t SET hold = NULL"
 					 "  FROM (SELECT c.ctid AS tid, c.tableoid AS oid FROM %s AS c"
 					 "         WHERE %s FOR NO KEY UPDATE SKIP LOCKED) AS n"
 					 " WHERE t.ctid = n.tid AND t.tableoid = n.oid%s",
-					 access.table, access.table, copied, access.condition),
+					 access->table, access->table, copied, access->condition),
 			options, SPI_OK_UPDATE);
 	SPI_finish();
 	return count > 0;
@@ -294,19 +293,18 @@ resume_copied(void)
  * schedule ends: rather nothing is released.
  */
 static void
-check_released_roles(void)
+check_released_roles(const TableAccess *access)
 {
-	TableAccess access = table_access_open(ACCESS_ROWS);
 	SPIExecuteOptions options = {0};
 	char *roles;
 
 	SPI_connect();
 	(void) table_access_execute(
-		&access,
+		access,
 		psprintf("SELECT string_agg(DISTINCT quote_ident(t.role), ', ') FROM %s AS t"
 				 " WHERE t.state IN ('PLAN', 'WORK')"
 				 "   AND NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = t.role)",
-				 access.rows),
+				 access->rows),
 		options, SPI_OK_SELECT);
 	roles = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
 	if (roles)
@@ -361,8 +359,9 @@ pg_task_release(PG_FUNCTION_ARGS)
 	/* one that has not been completed has no such rows */
 	if (get_attnum(access.relid, task_columns[COLUMN_HOLD].name) == InvalidAttrNumber)
 		PG_RETURN_BOOL(away);
-	away |= resume_copied();
+	access = table_access_open(ACCESS_ROWS);
+	away |= resume_copied(&access);
 	if (away)
-		check_released_roles();
+		check_released_roles(&access);
 	PG_RETURN_BOOL(away);
 }

@@ -286,8 +286,10 @@ subtest 'roles that do not exist' => sub {
 	my $dump = $node->basedir . '/roles';
 	sql(q{CREATE ROLE "a B" LOGIN; CREATE DATABASE source TEMPLATE origin});
 	sql_in('source', q{GRANT INSERT, SELECT ON task TO "a B"; DELETE FROM task;
-		INSERT INTO task (role, key, repeat, dt, request) VALUES ('a B', 'k', '1 day', 'infinity', 'SELECT 1');
-		INSERT INTO task (role, dt, request) VALUES ('a B', 'infinity', 'SELECT 2'), (current_user, 'infinity', 'SELECT 3')});
+		INSERT INTO task (role, key, repeat, dt, request)
+		VALUES ('a B', 'k', '1 day', 'infinity', 'SELECT 1');
+		INSERT INTO task (role, dt, request)
+		VALUES ('a B', 'infinity', 'SELECT 2'), (current_user, 'infinity', 'SELECT 3')});
 	is(client('pg_dump', '-Fc', '-x', '-f', $dump, 'source'), '', 'pg_dump');
 	sql('DROP DATABASE source; DROP ROLE "a B"');
 	for my $db ('away', 'home')
