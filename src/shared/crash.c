@@ -89,8 +89,9 @@ typedef struct CrashReport
 typedef struct Evidence
 {
 	pg_atomic_uint64 used;	/* when the first scheduler used the report; 0: none has */
-	TimestampTz started;	/* when this memory was made */
-	pg_atomic_uint64 claim; /* the one that was made last */
+	pg_atomic_uint64 claim; /* the one that was made last, or when this memory was made */
+	pg_atomic_uint64 first; /* the earliest of these by the wall clock, which may be set back */
+	pg_atomic_uint64 last;	/* and the latest */
 	CrashReport report;		/* about the shared memory before this one */
 } Evidence;
 
@@ -275,8 +276,9 @@ crash_create(void *memory)
 	/* what is claimed from now on runs on another server, until this one is promoted */
 	if (Shared->recovers)
 		crash.last_report.unknown_before = Min(crash.last_report.unknown_before, now);
-	crash.evidence->started = now;
 	pg_atomic_init_u64(&crash.evidence->claim, (uint64) now);
+	pg_atomic_init_u64(&crash.evidence->first, (uint64) now);
+	pg_atomic_init_u64(&crash.evidence->last, (uint64) now);
 	pg_atomic_init_u64(&crash.evidence->used, 0);
 	crash.evidence->report = crash.last_report;
 	crash.slots = Shared->executors;
@@ -298,6 +300,17 @@ crash_report_used(void)
 										  (uint64) GetCurrentTimestamp());
 }
 
+/* Set the first or the last time of a claim to this time, if "earlier" or later than it. */
+static void
+note_claim(pg_atomic_uint64 *bound, TimestampTz claimed, bool earlier)
+{
+	uint64 old = pg_atomic_read_u64(bound);
+
+	while (earlier ? claimed < (TimestampTz) old : claimed > (TimestampTz) old)
+		if (pg_atomic_compare_exchange_u64(bound, &old, (uint64) claimed))
+			break;
+}
+
 /*
  * Return the time of a claim that is written into its row, for this time of the wall clock.  No two
  * claims have the same time; when the clock is set back, claims follow it, and only an unlikely
@@ -313,17 +326,23 @@ crash_claim_time(TimestampTz now)
 	do
 		next = now < (TimestampTz) latest - SET_BACK_US ? now : Max(now, (TimestampTz) latest + 1);
 	while (!pg_atomic_compare_exchange_u64(&crash.evidence->claim, &latest, (uint64) next));
+	note_claim(&crash.evidence->first, next, true);
+	note_claim(&crash.evidence->last, next, false);
 	return next;
 }
 
-/* May this run, which no process has reported since the server started, have crashed the server? */
+/*
+ * May this run, which no process has reported since the server started, have crashed the server?
+ * Not if it may have been claimed since.  Where the clock was set back after a crash, this spares
+ * also what had been claimed in between before; a scheduler asks once before it claims anything.
+ */
 bool
 crash_blames(Oid database, TaskRun run)
 {
 	uint32 i;
 
-	if (run.claimed >= crash.evidence->started &&
-		run.claimed <= (TimestampTz) pg_atomic_read_u64(&crash.evidence->claim))
+	if (run.claimed >= (TimestampTz) pg_atomic_read_u64(&crash.evidence->first) &&
+		run.claimed <= (TimestampTz) pg_atomic_read_u64(&crash.evidence->last))
 		return false;
 	if (run.claimed < crash.evidence->report.unknown_before)
 		return true;

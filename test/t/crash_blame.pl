@@ -235,4 +235,46 @@ subtest 'pg_task.max_crashes' => sub {
 	is_counted($poison, 'FAIL', 1, 0, 1, 'pg_task.max_crashes');
 };
 
+# A power loss, and then the clock is set: a run begins at a time before it, or far ahead.  Its
+# executor ends and its row is locked, so the scheduler is replaced before it could write the row.
+subtest 'a run begun after a power loss is no suspect, whatever the clock was' => sub {
+	my %clock = make_clock();
+
+	open_gate($node, $_) for qw(fifth sixth);
+	wait_until($node, q{SELECT count(*) = 0 FROM task WHERE state IN ('PLAN', 'WORK')});
+	my $suspect = insert_task($node, request => q{SELECT hold('seventh')});
+	wait_for_held(1);
+	{
+		local @ENV{ keys %clock } = values %clock;
+		power_loss('other');
+	}
+	wait_for_state($node, $suspect, 'FAIL');
+	my $session = open_session($node, 'postgres');
+	for my $seconds (-3600, 3600)
+	{
+		set_clock($seconds);
+		my $id = insert_task($node, request => q{SELECT hold('seventh')});
+		wait_for_held(1);
+		set_clock(0);
+		run_task($node, request => 'SELECT 1');
+		$session->query_safe("BEGIN; SELECT FROM task WHERE id = $id FOR UPDATE");
+		terminate($node, task($node, $id, 'pid'));
+		wait_until($node, q{SELECT busy = 0 FROM pg_stat_task_scheduler()
+			WHERE datname = 'postgres'});
+		my $scheduler = q{FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'
+			AND datname = 'postgres'};
+		my $old = sql("SELECT pid $scheduler");
+		terminate($node, $old);
+		wait_until($node, "SELECT count(*) = 1 $scheduler AND pid <> $old");
+		$session->query_safe('COMMIT');
+		wait_until($node, "SELECT state <> 'WORK' OR attempt = 2 FROM task WHERE id = $id");
+		is(task($node, $id, 'crashed'), 0, "$seconds seconds: it is no suspect");
+		open_gate($node, 'seventh');
+		sql("UPDATE task SET dt = now() WHERE id = $id AND state = 'PLAN'");
+		wait_for_state($node, $id, 'DONE');
+		sql(q{DELETE FROM gate WHERE name = 'seventh'});
+	}
+	$session->quit;
+};
+
 done_testing();
