@@ -714,7 +714,8 @@ settings_define(void)
 							 "Starts tasks only while enough synchronous standbys are connected.",
 							 "As many as a commit waits for, and at least one: none starts while"
 							 " \"synchronous_standby_names\" is empty.",
-							 &Settings.require_standby, false, PGC_SIGHUP, 0, NULL, NULL, NULL);
+							 &Settings.require_standby, Settings.require_standby, PGC_SIGHUP, 0,
+							 NULL, NULL, NULL);
 	define_bool("pg_task.owner_code",
 				"Lets code of the task table's owner run when tasks of other roles are written.",
 				"If it is off, tasks of other roles wait while a write to the table or its"
@@ -746,8 +747,8 @@ settings_define(void)
 	DefineCustomRealVariable("pg_task.backoff",
 							 "Sets the factor by which the delay grows with each further retry of a"
 							 " task whose column \"backoff\" is NULL.",
-							 NULL, &Settings.task.backoff, 2, 0, 1000000, PGC_USERSET, 0, NULL,
-							 NULL, NULL);
+							 NULL, &Settings.task.backoff, Settings.task.backoff, 0, 1000000,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
 	MarkGUCPrefixReserved("pg_task");
 }
 

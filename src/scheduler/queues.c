@@ -5,7 +5,8 @@
  *
  * A rule that is found is valid until the queue table is read again: see task/queue_rules.c.
  *
- * queue_blocked_until is the one place that decides whether a queue may start another task.
+ * queue_blocked_until is the one place that decides whether a queue may start another task; what
+ * the limit of several queues leaves is asked in order.c.
  *
  * This file is plain memory: no SPI, no shared memory, and it reads no clock.  It knows neither the
  * waiting rows nor their order.
