@@ -1365,7 +1365,8 @@ COMMENT ON FUNCTION pg_catalog.pg_task_takers() IS
     'the sessions that wait for tasks in this database, and the tasks that are held';
 
 CREATE FUNCTION pg_catalog.pg_task_release() RETURNS boolean
-    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pg_task_release';
+    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'pg_task_release';
 
 -- No update script sets this again: src/task/home.c keeps its marks in it.
 COMMENT ON FUNCTION pg_catalog.pg_task_release() IS

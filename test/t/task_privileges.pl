@@ -335,6 +335,46 @@ subtest 'objects with well-known names' => sub {
 		expected => 'aDONE bDONE bPLAN cPLAN dFAIL eFAIL fDONE');
 	is(sql_in('trap', q{SELECT what, who FROM evil.calls}), '',
 		'the statements of pg_task call none of the planted objects');
+
+	# a function that fits better is called, wherever it is in the search_path
+	sql_in('trap', q{
+		DO $do$
+		DECLARE
+			f record;
+		BEGIN
+			FOR f IN SELECT DISTINCT p.proname FROM pg_catalog.pg_proc AS p
+				WHERE p.pronamespace OPERATOR(pg_catalog.=) 'pg_catalog'::pg_catalog.regnamespace
+				AND p.prokind OPERATOR(pg_catalog.=) 'f'
+				AND p.proargtypes::pg_catalog.text OPERATOR(pg_catalog.=) '25'
+			LOOP
+				EXECUTE pg_catalog.format('CREATE FUNCTION evil.%I (name) RETURNS text LANGUAGE plpgsql
+					AS $$ BEGIN PERFORM evil.call(%L); RETURN NULL; END $$', f.proname, f.proname);
+			END LOOP;
+		END $do$});
+	sql_in('trap', q{SELECT quote_ident('a'::name)});
+	is(sql_in('trap', q{SELECT what FROM evil.calls}), 'quote_ident', 'the trap works');
+	sql_in('trap', q{TRUNCATE evil.calls;
+		INSERT INTO public.task (queue, role, key, repeat, flow, step, dt, hold, request) VALUES
+		('g', 'gone', NULL, NULL, 'f', 's', 'infinity', 'copied from another database: see pg_task_release', 'SELECT 1'),
+		('h', 'friend', 'key', '1 day', NULL, NULL, 'infinity', NULL, 'SELECT 1')});
+	my ($id, $waits) = map { sql_in('trap', "SELECT pg_catalog.min(id) FROM public.task
+		WHERE queue OPERATOR(pg_catalog.=) '$_'") } qw(e h);
+	for my $call ('release()', "why($waits)", 'health()', 'status()', 'queues()', 'stats()',
+		'failures()', 'recent(9)', 'repeating()', 'upcoming()', "graph('f')", 'results()', 'top()',
+		'takers()', 'activity()', "attempts($id)", "result($id)", "rule('h')", "queue_own('h')",
+		"hold($waits)", "hold('key', 'why', 'h')", "resume($waits)", "resume('key', 'h')",
+		"run_now($waits)", "run_now('key', queue => 'h')", "retry($id)", "retry_dependents($id)",
+		"retry('22012', '-infinity')", "stop_flow('f')", "resume_flow('f')", "interrupt($waits)",
+		"remaining('h', '-infinity')", "wait(ARRAY[$waits], '1 ms')", "take('{h}')",
+		"finish('0.1.1.1')", "alive('{0.1.1.1}')", "cancel($waits)", "cancel('key', 'h')",
+		'create()')
+	{
+		my $error = error_of('postgres', "SELECT * FROM pg_catalog.pg_task_$call", db => 'trap');
+
+		unlike($error, qr/syntax|function .* does not exist/, "pg_task_$call") or next;
+		is(sql_in('trap', q{SELECT what, who FROM evil.calls}), '', "it calls none")
+		  or sql_in('trap', q{TRUNCATE evil.calls});
+	}
 };
 
 done_testing();
