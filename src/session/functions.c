@@ -31,6 +31,9 @@
 #include "task/running.h"
 #include "task/schedule.h"
 
+/* Missing roles that an error names. */
+#define MISSING_NAMED 10
+
 COMPAT_FUNCTION(pg_task_own);
 COMPAT_FUNCTION(pg_task_queue_own);
 COMPAT_FUNCTION(pg_task_rule);
@@ -295,25 +298,38 @@ resume_copied(const TableAccess *access)
 static void
 check_released_roles(const TableAccess *access)
 {
-	SPIExecuteOptions options = {0};
-	char *roles;
+	StringInfoData names;
+	uint64 missing = 0;
+	uint64 count;
+	uint64 i;
 
+	initStringInfo(&names);
 	SPI_connect();
-	(void) table_access_execute(
-		access,
-		psprintf("SELECT string_agg(DISTINCT quote_ident(t.role), ', ') FROM %s AS t"
-				 " WHERE t.state IN ('PLAN', 'WORK')"
-				 "   AND NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = t.role)",
-				 access->rows),
-		options, SPI_OK_SELECT);
-	roles = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
-	if (roles)
+	count =
+		table_access_execute(access,
+							 psprintf("SELECT DISTINCT t.role::text, t.role_id::bigint FROM %s AS t"
+									  " WHERE t.state IN ('PLAN', 'WORK') ORDER BY 1",
+									  access->rows),
+							 (SPIExecuteOptions){0}, SPI_OK_SELECT);
+	for (i = 0; i < count; i++)
+	{
+		bool isnull;
+		const char *name = SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1);
+		Datum id = SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 2, &isnull);
+
+		if (roles_find(name, DatumGetInt64(id)).error && missing++ < MISSING_NAMED)
+			appendStringInfo(&names, "%s%s", missing > 1 ? ", " : "", quote_identifier(name));
+	}
+	if (missing > MISSING_NAMED)
+		appendStringInfo(&names, " and " UINT64_FORMAT " more", missing - MISSING_NAMED);
+	if (missing > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("tasks wait for roles that do not exist: %s", roles),
+				 errmsg("tasks wait for roles that do not exist: %s", names.data),
 				 errdetail("They would be FAIL at once, and schedules end."),
-				 errhint("Create these roles and grant them to the owner of the table, or stop or"
-						 " delete the tasks.")));
+				 errhint("Create these roles and grant them to the owner of the table; and if they"
+						 " were dropped in this database, give the tasks to them by UPDATE of"
+						 " \"role\", with \"role_id\" = 0. Or stop or delete the tasks.")));
 	SPI_finish();
 }
 
@@ -360,6 +376,13 @@ pg_task_release(PG_FUNCTION_ARGS)
 	if (get_attnum(access.relid, task_columns[COLUMN_HOLD].name) == InvalidAttrNumber)
 		PG_RETURN_BOOL(away);
 	access = table_access_open(ACCESS_ROWS);
+	/* with FORCE ROW LEVEL SECURITY its owner need not see all rows */
+	if (!access.sees_all)
+	{
+		access.user = access.owner;
+		access.rows = access.table;
+		access.condition = "";
+	}
 	away |= resume_copied(&access);
 	if (away)
 		check_released_roles(&access);

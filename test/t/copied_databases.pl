@@ -316,6 +316,30 @@ subtest 'roles that do not exist' => sub {
 	}
 };
 
+# It is the role that counts, and not its name, where the row was bound in this database; and all
+# rows, also those that the owner does not see.
+subtest 'roles that were dropped' => sub {
+	my $released = q{SELECT pg_task_release()};
+	my $refused = qr/tasks wait for roles that do not exist: late$/m;
+
+	sql(q{CREATE ROLE keeper LOGIN; CREATE ROLE late LOGIN});
+	sql('CREATE DATABASE forced OWNER keeper');
+	wait_for_table($node, db => 'forced', table => 'task_queue');
+	sql_in('forced', q{ALTER TABLE task ENABLE ROW LEVEL SECURITY;
+		ALTER TABLE task FORCE ROW LEVEL SECURITY; GRANT late TO keeper;
+		INSERT INTO task (role, key, repeat, dt, hold, request) VALUES ('late', 'k', '1 day',
+			'infinity', 'copied from another database: see pg_task_release', 'SELECT 1')});
+	sql('ALTER ROLE late RENAME TO later; ALTER ROLE later RENAME TO late; DROP ROLE late');
+	is(sql_as('keeper', 'SELECT count(*) FROM task', db => 'forced'), 0, 'the owner sees no row');
+	like(error_of('keeper', $released, db => 'forced'), $refused, 'refused');
+	sql('CREATE ROLE late LOGIN; GRANT late TO keeper');
+	like(error_of('keeper', $released, db => 'forced'), $refused, 'another role of this name');
+	sql_in('forced', q{UPDATE task SET role = 'late', role_id = 0});
+	is(sql_as('keeper', $released, db => 'forced'), 't', 'released');
+	is(sql_in('forced', 'SELECT state, hold FROM task'), 'PLAN|', 'it waits');
+	sql('DROP DATABASE forced; DROP ROLE late, keeper');
+};
+
 # A restore in many transactions, step by step, into a database that has a scheduler but no table:
 # the scheduler leaves the table alone until all of it is there.
 subtest 'while a dump is being restored' => sub {
