@@ -333,24 +333,21 @@ crash_claim_time(TimestampTz now)
 
 /*
  * May this run, which no process has reported since the server started, have crashed the server?
- * Not if it may have been claimed since.  Where the clock was set back after a crash, this spares
- * also what had been claimed in between before; a scheduler asks once before it claims anything.
+ * Where nothing else is known, not if it may have been claimed since.  If the clock was set back
+ * meanwhile, that spares also what had been claimed in between before.
  */
 bool
 crash_blames(Oid database, TaskRun run)
 {
 	uint32 i;
 
-	if (run.claimed >= (TimestampTz) pg_atomic_read_u64(&crash.evidence->first) &&
-		run.claimed <= (TimestampTz) pg_atomic_read_u64(&crash.evidence->last))
-		return false;
-	if (run.claimed < crash.evidence->report.unknown_before)
-		return true;
 	for (i = 0; i < crash.evidence->report.count; i++)
 		if (crash.evidence->report.blamed[i].database == database &&
 			task_same_run(crash.evidence->report.blamed[i].run, run))
 			return true;
-	return false;
+	return run.claimed < crash.evidence->report.unknown_before &&
+		   (run.claimed < (TimestampTz) pg_atomic_read_u64(&crash.evidence->first) ||
+			run.claimed > (TimestampTz) pg_atomic_read_u64(&crash.evidence->last));
 }
 
 /* How often has the scheduler of this database crashed the server?  0 unless it is held back. */

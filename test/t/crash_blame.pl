@@ -8,7 +8,8 @@ use PgTask;
 use Test::More;
 
 # Nothing here waits for the period.
-my $node = new_node('main', conf => "pg_task.period = '1 h'\npg_task.max_executors = 5");
+my $node = new_node('main', conf => "pg_task.period = '1 h'\npg_task.max_executors = 5\n"
+	. 'max_prepared_transactions = 1');
 
 # Waits until this number of tasks wait at a gate.
 sub wait_for_held { return wait_for_running($node, $_[0], event => 'PgSleep') }
@@ -275,6 +276,28 @@ subtest 'a run begun after a power loss is no suspect, whatever the clock was' =
 		sql(q{DELETE FROM gate WHERE name = 'seventh'});
 	}
 	$session->quit;
+};
+
+# The crash report names the run, but the clock is set, and another database claims, before the
+# scheduler can look.  The clock is that of the server since the subtest above.
+subtest 'a run that the crash report names is a suspect, whatever the clock was' => sub {
+	my $other = q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'
+		AND datname = 'other'};
+
+	set_clock(3600);
+	my $id = insert_task($node, request => q{SELECT hold('eighth')});
+	wait_for_held(1);
+	sql("BEGIN; LOCK TABLE task; PREPARE TRANSACTION 'late'");
+	my ($old, $pid) = map { sql($_) } $other, q{SELECT pid FROM pg_stat_activity
+		WHERE wait_event = 'PgSleep'};
+	kill 'KILL', $pid;
+	wait_until($node, "SELECT pid <> $old FROM ($other) AS s");
+	run_task($node, db => 'other', request => 'SELECT 1');
+	set_clock(0);
+	run_task($node, db => 'other', request => 'SELECT 2');
+	sql("ROLLBACK PREPARED 'late'");
+	wait_for_state($node, $id, 'FAIL');
+	is_counted($id, 'FAIL', 1, 0, 1, 'it is a suspect');
 };
 
 done_testing();
