@@ -563,8 +563,8 @@ set_times(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 		set_column(columns, new, COLUMN_STOP, stop, isnull || trigger_is_null(new, COLUMN_START));
 	if (!trigger_has_state(old, "PLAN") && trigger_has_state(new, "PLAN"))
 		set_planned_time(old, new, columns);
-	/* it was put on hold while it ran, for what came after it */
-	if (has_ended(old) && trigger_has_state(new, "PLAN") && !trigger_is_null(old, COLUMN_START) &&
+	/* in its place the next run of its schedule is on hold */
+	if (has_ended(old) && trigger_has_state(new, "PLAN") && !trigger_is_null(old, COLUMN_NEXT) &&
 		!trigger_is_null(old, COLUMN_HOLD) && trigger_same_value(old, new, COLUMN_HOLD))
 		set_column(columns, new, COLUMN_HOLD, (Datum) 0, true);
 }

@@ -305,13 +305,16 @@ subtest 'a retry' => sub {
 	sql("UPDATE task SET request = 'SELECT 1', hold = NULL WHERE id = $id");
 	wait_for_state($node, $id, 'DONE');
 
-	# what is on hold while it fails for good is planned again later, by itself
+	# so does what fails for good, when it is planned again
 	$id = insert_task($node, request => q{SELECT hold('again'); SELECT 1/0});
 	wait_for_running($node, 1, id => $id, event => 'PgSleep');
 	sql("SELECT pg_task_hold($id)");
 	open_gate($node, 'again');
 	wait_for_state($node, $id, 'FAIL');
 	sql("UPDATE task SET request = 'SELECT 1' WHERE id = $id; SELECT pg_task_retry($id)");
+	settle();
+	is_row($node, $id, { state => 'PLAN', hold => 'on hold' }, 'it is on hold as it was');
+	sql("SELECT pg_task_resume($id)");
 	wait_for_state($node, $id, 'DONE');
 };
 
