@@ -948,10 +948,12 @@ SELECT 'warning', NULL, 'pg_task.on_failure of the database has no effect',
  UNION ALL
 (SELECT 'warning', e.queue, format('%s does not repeat any more: task %s is %s',
               coalesce('schedule ' || to_json(e.key), 'a task'), e.id, e.state),
-        format('UPDATE %s SET state = ''PLAN'' WHERE id = %s', {relid}::regclass, e.id)
+        format('UPDATE %s SET state = ''PLAN'' WHERE id = %s -- or DELETE it, if it was to end',
+               {relid}::regclass, e.id)
    FROM {figures} AS e
   WHERE (e.repeat IS NOT NULL OR e.cron IS NOT NULL) AND e.next IS NULL
     AND e.state IN ('FAIL', 'GONE') AND (e.state = 'FAIL' OR e.sqlstate IS NOT NULL)
+    AND coalesce(e.runs_left > 1, true) AND coalesce(e.repeat_until > e.stop, true)
     AND (e.key IS NULL
          OR NOT EXISTS (SELECT FROM {figures} AS t WHERE t.state = 'PLAN' AND t.key = e.key
                            AND t.queue = e.queue)
