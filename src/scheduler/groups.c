@@ -593,10 +593,13 @@ groups_read(QueueGroup *group, const TaskPlace *places, int count, int limit)
 			   0);
 	reserve_places(group, count);
 	order_detach(group);
-	memcpy(group->places + group->count, places, count * sizeof(TaskPlace));
-	group->count += count;
+	/* of none the array may be NULL */
 	if (count > 0)
+	{
+		memcpy(group->places + group->count, places, count * sizeof(TaskPlace));
 		group->read_position = places[count - 1];
+	}
+	group->count += count;
 	group->exhausted = count < limit;
 	order_attach(group);
 }
