@@ -26,6 +26,7 @@
 #include "shared/shared.h"
 #include "shared/slots.h"
 #include "task/home.h"
+#include "task/owner_code.h"
 #include "task/queue_table.h"
 #include "task/roles.h"
 #include "task/running.h"
@@ -293,23 +294,30 @@ resume_copied(const TableAccess *access)
 
 /*
  * What waits for a role that does not exist is FAIL as soon as it may run, due or not, and its
- * schedule ends: rather nothing is released.
+ * schedule ends: rather nothing is released.  With FORCE ROW LEVEL SECURITY the owner need not see
+ * all rows; the check does, unless a policy runs code of the owner's.
  */
 static void
-check_released_roles(const TableAccess *access)
+check_released_roles(TableAccess access)
 {
+	const char *last = "";
 	StringInfoData names;
-	uint64 missing = 0;
+	int missing = 0;
 	uint64 count;
 	uint64 i;
 
+	if (!access.sees_all && owner_code_find(access.relid, false) == NULL)
+	{
+		access.user = access.owner;
+		access.rows = access.table;
+	}
 	initStringInfo(&names);
 	SPI_connect();
 	count =
-		table_access_execute(access,
+		table_access_execute(&access,
 							 psprintf("SELECT DISTINCT t.role::text, t.role_id::bigint FROM %s AS t"
 									  " WHERE t.state IN ('PLAN', 'WORK') ORDER BY 1",
-									  access->rows),
+									  access.rows),
 							 (SPIExecuteOptions){0}, SPI_OK_SELECT);
 	for (i = 0; i < count; i++)
 	{
@@ -317,11 +325,14 @@ check_released_roles(const TableAccess *access)
 		const char *name = SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1);
 		Datum id = SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 2, &isnull);
 
-		if (roles_find(name, DatumGetInt64(id)).error && missing++ < MISSING_NAMED)
+		if (roles_find(name, DatumGetInt64(id)).error == NULL || strcmp(name, last) == 0)
+			continue;
+		if (missing++ < MISSING_NAMED)
 			appendStringInfo(&names, "%s%s", missing > 1 ? ", " : "", quote_identifier(name));
+		last = name;
 	}
 	if (missing > MISSING_NAMED)
-		appendStringInfo(&names, " and " UINT64_FORMAT " more", missing - MISSING_NAMED);
+		appendStringInfo(&names, " and %d more", missing - MISSING_NAMED);
 	if (missing > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
@@ -376,15 +387,8 @@ pg_task_release(PG_FUNCTION_ARGS)
 	if (get_attnum(access.relid, task_columns[COLUMN_HOLD].name) == InvalidAttrNumber)
 		PG_RETURN_BOOL(away);
 	access = table_access_open(ACCESS_ROWS);
-	/* with FORCE ROW LEVEL SECURITY its owner need not see all rows */
-	if (!access.sees_all)
-	{
-		access.user = access.owner;
-		access.rows = access.table;
-		access.condition = "";
-	}
 	away |= resume_copied(&access);
 	if (away)
-		check_released_roles(&access);
+		check_released_roles(access);
 	PG_RETURN_BOOL(away);
 }
