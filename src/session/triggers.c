@@ -525,8 +525,9 @@ ends_by_hand(const TriggerRow *old, const TriggerRow *new)
 		   (trigger_has_state(old, "PLAN") && trigger_same_value(old, new, COLUMN_STOP));
 }
 
-/* Of statements that would have stopped tasks which have ended. */
+/* Of statements that would have stopped tasks which have ended; that have planned some on hold. */
 static Notices ended;
+static Notices held;
 
 /*
  * STOP is for a task that waits or runs.  Of one that has ended, the state stays, which says how;
@@ -563,10 +564,17 @@ set_times(const TriggerRow *old, const TriggerRow *new, Columns *columns)
 		set_column(columns, new, COLUMN_STOP, stop, isnull || trigger_is_null(new, COLUMN_START));
 	if (!trigger_has_state(old, "PLAN") && trigger_has_state(new, "PLAN"))
 		set_planned_time(old, new, columns);
+	if (!has_ended(old) || !trigger_has_state(new, "PLAN") || trigger_is_null(old, COLUMN_HOLD) ||
+		!trigger_same_value(old, new, COLUMN_HOLD))
+		return;
 	/* in its place the next run of its schedule is on hold */
-	if (has_ended(old) && trigger_has_state(new, "PLAN") && !trigger_is_null(old, COLUMN_NEXT) &&
-		!trigger_is_null(old, COLUMN_HOLD) && trigger_same_value(old, new, COLUMN_HOLD))
+	if (!trigger_is_null(old, COLUMN_NEXT))
 		set_column(columns, new, COLUMN_HOLD, (Datum) 0, true);
+	else
+		notices_raise(&held,
+					  psprintf("task " INT64_FORMAT " is planned, but on hold as it was",
+							   DatumGetInt64(trigger_value(new, COLUMN_ID, &isnull))),
+					  "SELECT pg_task_resume(...) lets it run.");
 }
 
 /*

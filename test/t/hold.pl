@@ -311,7 +311,9 @@ subtest 'a retry' => sub {
 	sql("SELECT pg_task_hold($id)");
 	open_gate($node, 'again');
 	wait_for_state($node, $id, 'FAIL');
-	sql("UPDATE task SET request = 'SELECT 1' WHERE id = $id; SELECT pg_task_retry($id)");
+	sql("UPDATE task SET request = 'SELECT 1' WHERE id = $id");
+	like(notices_of('postgres', "SELECT pg_task_retry($id)"),
+		qr/^NOTICE:  task $id is planned, but on hold as it was$/m, 'a notice says so');
 	settle();
 	is_row($node, $id, { state => 'PLAN', hold => 'on hold' }, 'it is on hold as it was');
 	sql("SELECT pg_task_resume($id)");
