@@ -953,7 +953,11 @@ SELECT 'warning', NULL, 'pg_task.on_failure of the database has no effect',
    FROM {figures} AS e
   WHERE (e.repeat IS NOT NULL OR e.cron IS NOT NULL) AND e.next IS NULL
     AND e.state IN ('FAIL', 'GONE') AND (e.state = 'FAIL' OR e.sqlstate IS NOT NULL)
-    AND coalesce(e.runs_left > 1, true) AND coalesce(e.repeat_until > e.stop, true)
+    AND coalesce(e.runs_left > 1, true)
+    AND (e.repeat_until IS NULL
+         OR (SELECT f.next <= e.repeat_until
+               FROM pg_task_following(e.cron, e.repeat, e.drift, coalesce(e.planned, e.dt),
+                    coalesce(e.planned, e.dt), e.stop, e.timezone, e.role, e.role_id) AS f))
     AND (e.key IS NULL
          OR NOT EXISTS (SELECT FROM {figures} AS t WHERE t.state = 'PLAN' AND t.key = e.key
                            AND t.queue = e.queue)

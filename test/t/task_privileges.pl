@@ -342,13 +342,15 @@ subtest 'objects with well-known names' => sub {
 		DECLARE
 			f record;
 		BEGIN
-			FOR f IN SELECT DISTINCT p.proname FROM pg_catalog.pg_proc AS p
+			FOR f IN SELECT DISTINCT p.proname, pg_catalog.replace(pg_catalog.oidvectortypes(
+				p.proargtypes), 'text', 'name') AS args FROM pg_catalog.pg_proc AS p
 				WHERE p.pronamespace OPERATOR(pg_catalog.=) 'pg_catalog'::pg_catalog.regnamespace
 				AND p.prokind OPERATOR(pg_catalog.=) 'f'
-				AND p.proargtypes::pg_catalog.text OPERATOR(pg_catalog.=) '25'
+				AND p.proargtypes::pg_catalog.text OPERATOR(pg_catalog.~) '^25( 25)*$'
 			LOOP
-				EXECUTE pg_catalog.format('CREATE FUNCTION evil.%I (name) RETURNS text LANGUAGE plpgsql
-					AS $$ BEGIN PERFORM evil.call(%L); RETURN NULL; END $$', f.proname, f.proname);
+				EXECUTE pg_catalog.format('CREATE FUNCTION evil.%I (%s) RETURNS text LANGUAGE plpgsql
+					AS $$ BEGIN PERFORM evil.call(%L); RETURN NULL; END $$',
+					f.proname, f.args, f.proname);
 			END LOOP;
 		END $do$});
 	sql_in('trap', q{SELECT quote_ident('a'::name)});
