@@ -360,6 +360,8 @@ subtest 'a role of a row that is hidden from the owner' => sub {
 	sql('DROP DATABASE forced; DROP ROLE late, keeper');
 };
 
+# A restore in many transactions, step by step, into a database that has a scheduler but no table:
+# the scheduler leaves the table alone until all of it is there.
 subtest 'while a dump is being restored' => sub {
 	my $missing = q{SELECT count(*) FROM pg_task_missing('task', 'public'::regnamespace, 'task')};
 

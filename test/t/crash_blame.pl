@@ -23,6 +23,15 @@ sub is_counted
 		{ state => $state, attempt => $attempt, failed => $failed, crashed => $crashed }, $name);
 }
 
+# The query for the scheduler of a database.
+sub scheduler_of
+{
+	my ($db) = @_;
+
+	return "SELECT pid FROM pg_stat_activity
+		WHERE backend_type = 'pg_task scheduler' AND datname = '$db'";
+}
+
 sub power_loss
 {
 	my (@databases) = @_;
@@ -262,11 +271,10 @@ subtest 'a run begun after a power loss is no suspect, whatever the clock was' =
 		terminate($node, task($node, $id, 'pid'));
 		wait_until($node, q{SELECT busy = 0 FROM pg_stat_task_scheduler()
 			WHERE datname = 'postgres'});
-		my $scheduler = q{FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'
-			AND datname = 'postgres'};
-		my $old = sql("SELECT pid $scheduler");
+		my $scheduler = scheduler_of('postgres');
+		my $old = sql($scheduler);
 		terminate($node, $old);
-		wait_until($node, "SELECT count(*) = 1 $scheduler AND pid <> $old");
+		wait_until($node, "SELECT pid <> $old FROM ($scheduler) AS s");
 		$session->query_safe('COMMIT');
 		wait_until($node, "SELECT state <> 'WORK' OR attempt = 2 FROM task WHERE id = $id");
 		is(task($node, $id, 'crashed'), 0, "$seconds seconds: it is no suspect");
@@ -281,8 +289,7 @@ subtest 'a run begun after a power loss is no suspect, whatever the clock was' =
 # The crash report names the run, but the clock is set, and another database claims, before the
 # scheduler can look.  The clock is that of the server since the subtest above.
 subtest 'a run that the crash report names is a suspect, whatever the clock was' => sub {
-	my $other = q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_task scheduler'
-		AND datname = 'other'};
+	my $other = scheduler_of('other');
 
 	set_clock(3600);
 	my $id = insert_task($node, request => q{SELECT hold('eighth')});

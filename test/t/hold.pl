@@ -103,8 +103,8 @@ subtest 'a schedule' => sub {
 	sql(q{DELETE FROM task});
 };
 
-# What ended on hold, and never ran, is on hold when it is planned again; a run that was put on hold
-# for the next one is not.
+# What ended on hold is on hold when it is planned again, but not a run of a schedule whose next one
+# is on hold in its place.
 subtest 'planned again' => sub {
 	my $id = insert_task($node, request => 'SELECT 1', repeat => '1 day', hold => 'not active');
 	my $run = insert_task($node, request => q{SELECT hold('planned'); SELECT 1/0}, repeat => '1 day');

@@ -357,7 +357,8 @@ subtest 'objects with well-known names' => sub {
 	is(sql_in('trap', q{SELECT what FROM evil.calls}), 'quote_ident', 'the trap works');
 	sql_in('trap', q{TRUNCATE evil.calls;
 		INSERT INTO public.task (queue, role, key, repeat, flow, step, dt, hold, request) VALUES
-		('g', 'gone', NULL, NULL, 'f', 's', 'infinity', 'copied from another database: see pg_task_release', 'SELECT 1'),
+		('g', 'gone', NULL, NULL, 'f', 's', 'infinity',
+			'copied from another database: see pg_task_release', 'SELECT 1'),
 		('h', 'friend', 'key', '1 day', NULL, NULL, 'infinity', NULL, 'SELECT 1')});
 	my ($id, $waits) = map { sql_in('trap', "SELECT pg_catalog.min(id) FROM public.task
 		WHERE queue OPERATOR(pg_catalog.=) '$_'") } qw(e h);
@@ -374,7 +375,7 @@ subtest 'objects with well-known names' => sub {
 		my $error = error_of('postgres', "SELECT * FROM pg_catalog.pg_task_$call", db => 'trap');
 
 		unlike($error, qr/syntax|function .* does not exist/, "pg_task_$call") or next;
-		is(sql_in('trap', q{SELECT what, who FROM evil.calls}), '', "it calls none")
+		is(sql_in('trap', q{SELECT what, who FROM evil.calls}), '', 'it calls none')
 		  or sql_in('trap', q{TRUNCATE evil.calls});
 	}
 };
