@@ -956,7 +956,7 @@ SELECT 'warning', NULL, 'pg_task.on_failure of the database has no effect',
     AND coalesce(e.runs_left > 1, true)
     AND (e.repeat_until IS NULL
          OR (SELECT f.next <= e.repeat_until
-               FROM pg_task_following(e.cron, e.repeat, e.drift, coalesce(e.planned, e.dt),
+               FROM pg_task_following(e.cron, e.repeat, e.drift, e.anchor,
                     coalesce(e.planned, e.dt), e.stop, e.timezone, e.role, e.role_id) AS f))
     AND (e.key IS NULL
          OR NOT EXISTS (SELECT FROM {figures} AS t WHERE t.state = 'PLAN' AND t.key = e.key

@@ -134,6 +134,10 @@ subtest 'schedules' => sub {
 	my @last = map { insert_task($node, %last, %$_) } { runs_left => 1 },
 		{ repeat_until => sql(q{SELECT now() + interval '1 hour'}) };
 	wait_for_state($node, $_, 'FAIL') for @last;
+	# counted from January 31, the next one would be on March 31
+	sql(q{INSERT INTO task (queue, request, repeat, dt, anchor, repeat_until, state, start, stop, keep)
+		VALUES ('b', 'SELECT 1/0', '1 month', '2024-02-29', '2024-01-31', '2024-03-30', 'FAIL',
+			'2024-02-29', '2024-02-29', '100 years')});
 	is_ill("warning, postgres, b, a task does not repeat any more: task $bare is FAIL",
 		'one that nobody has set up again');
 	sql('DELETE FROM task');
